@@ -117,7 +117,7 @@ def test_paper_places_modules_and_they_train_as_ever() -> None:
 
 def test_what_does_not_fit_is_not_mended(twice: StepGraph) -> None:
     cluster = [baechi.Cluster(f"2x{size}KiB") for size in (4, 6, 8, 12)]
-    answers = []
+    answers: list[bool | str] = []
     for one, method in itertools.product(cluster, ("m-topo", "m-etf", "m-sct")):
         try:
             plan = plan_of_modules(twice, one, None, method=method, paper=True)

@@ -98,8 +98,8 @@ class Executor:
                 self._add_call(made, one)
             elif isinstance(one, Send):
                 ends = [self._index(slot.device) for slot in (one.source, one.out)]
-                slots = self._slots[one.source.name], self._slots[one.out.name]
-                made.send(*slots, *ends, lanes[one.out.name])
+                copied = self._slots[one.source.name], self._slots[one.out.name]
+                made.send(*copied, *ends, lanes[one.out.name])
             else:
                 made.wait(self._slots[one.slot.name], self._index(one.device))
         table, slots = self.program.table, self._slots

@@ -215,7 +215,8 @@ class Executor {
     if (alias) return;
     made.send = sends_++;
     by_slot_[static_cast<std::size_t>(out)] = made.send;
-    const auto [found, fresh] = routes_of_.emplace(std::tuple(source, target, lane), routes_of_.size());
+    const auto [found, fresh] =
+        routes_of_.emplace(std::tuple(source, target, lane), routes_of_.size());
     made.route = found->second;
     if (fresh) routes_.push_back(route_between(device(source), device(target), lane));
   }
