@@ -192,6 +192,8 @@ class Subject:
         how: dict[str, Any] = {"method": "random", "seed": seed}
         if trial.planned:
             how = {"budget": "200ms"}
+        from baechi.torch import sim
+
         torch._dynamo.reset()
         with self.machine(trial, seed, ROOM), contextlib.ExitStack() as stack:
             placed = baechi.torch.place(
@@ -208,6 +210,8 @@ class Subject:
             on_host = trial.inputs_on is None and self.entry.train is None  # a script's are with it
             home = "cpu" if on_host else self.device(trial.inputs_on or 0)
             batches = [map_tensors(lambda t: t.to(home), batch) for batch in self.batches]
+            for i in range(trial.devices):
+                sim.reset_peak_memory_stats(i)  # of the trial before
             if trial.eager:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             found = self.trained(
