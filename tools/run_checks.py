@@ -236,9 +236,9 @@ def check_fuzz(ctx: Context) -> None:
         raise Skipped("no clang++ with libFuzzer")
     if not list((ROOT / "tests/fuzz").glob("*_main.cc")):
         raise Skipped("no fuzz targets")
-    for target in sorted(build(ctx, "fuzz").glob("fuzz_*")):
-        if target.is_dir():
-            continue
+    targets = sorted(build(ctx, "fuzz").glob("fuzz_*"))
+
+    def fuzz(target: Path) -> str:
         name = target.name.removeprefix("fuzz_")
         found = BUILD / "fuzz-corpus" / name
         found.mkdir(parents=True, exist_ok=True)
@@ -252,7 +252,10 @@ def check_fuzz(ctx: Context) -> None:
             found,
             *filter(Path.is_dir, [ROOT / "tests/fuzz/corpus" / name]),
         )
-        ctx.notes.append(name)
+        return name
+
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        ctx.notes += pool.map(fuzz, [target for target in targets if not target.is_dir()])
 
 
 def check_consumer(ctx: Context) -> None:
