@@ -28,7 +28,9 @@ def test_calls_and_steps_take_what_their_plans_say() -> None:
     for row in rows:
         # Beside the plan: the gradient of a loss and, in steps, its share and sum, of 20 us each.
         off = row["measured"] - row["planned"]
-        assert 0 <= off < (50e3 if row["micro_batches"] is None else 600e3)
+        # The plan adds the first micro-batch's gradients, too, which there is nothing to add to.
+        least = 0 if row["micro_batches"] is None else -0.05 * row["planned"]
+        assert least <= off < (50e3 if row["micro_batches"] is None else 600e3)
         assert row["eager"] == 0
     assert any(row["transfers"] for row in rows)
     page = truth.page(rows)

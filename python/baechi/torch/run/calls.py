@@ -50,16 +50,22 @@ class Classes:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._forwards = {kind: kind.forward for kind in {type(m) for m in model.modules()}}
+        self._forwards = {kind: _forward_of(kind) for kind in {type(m) for m in model.modules()}}
         self._changes = 0
 
     def word(self) -> str:
         """Return what stands for the classes as they are now."""
         for kind, forward in self._forwards.items():
-            if kind.forward is not forward:
-                self._forwards[kind] = kind.forward
+            found = _forward_of(kind)
+            if found is not forward:
+                self._forwards[kind] = found
                 self._changes += 1
         return str(self._changes)
+
+
+def _forward_of(kind: type) -> Any:
+    """Return what a class has as its `forward`, as it is: TorchScript's cannot be asked for."""
+    return next((vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base)), None)
 
 
 def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
