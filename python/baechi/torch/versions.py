@@ -7,7 +7,7 @@ import warnings
 
 import torch
 
-OLDEST = "2.13.0"  # tools/requirements-torch-oldest.txt
+OLDEST = "2.14.0"  # tools/requirements-torch-oldest.txt
 NEWEST = "2.14.1"  # tools/requirements-torch.txt
 
 

@@ -66,10 +66,6 @@ def flags() -> dict[str, Any]:
     }
 
 
-# PyTorch 2.13 lets go of values that it propagates, and what is read then decides.
-_KEEPS_VALUES = torch.__version__ >= "2.14"  # a version that compares by its parts
-
-
 def _of_loss(error: Exception | None) -> bool:
     """Whether an error comes from the loss."""
     frames = traceback.walk_tb(None if error is None else error.__traceback__)
@@ -82,7 +78,7 @@ def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -
     ways = [_by_dynamo, _by_shapes]
     has_values = _has_values(whole, example)
     if has_values:
-        ways += [_by_values, _by_recording] if _KEEPS_VALUES else [_by_recording]
+        ways += [_by_values, _by_recording]
     for way in ways:
         try:
             with _quietly(whole):
