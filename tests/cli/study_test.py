@@ -213,6 +213,19 @@ def test_help_and_completion_know_them(run: Run, name: str) -> None:
     assert f"    {name}) options='" in run("completion", "bash").stdout
 
 
+def stopped(arguments: list[str], after: float) -> tuple[str, str]:
+    """Interrupt a command that is still running after some seconds; return what it printed."""
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=after)
+        process.send_signal(signal.SIGINT)
+        printed, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    return printed, words
+
+
 @pytest.mark.parametrize(
     "study",
     [
@@ -226,14 +239,7 @@ def test_a_study_that_is_stopped_prints_what_it_has(
     command: str, batched: Path, study: list[str]
 ) -> None:
     arguments = [command, study[0], str(batched), "-c", "4x8GiB", *study[1:], "--budget", "10ms"]
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
-        process.send_signal(signal.SIGINT)
-        rows, words = process.communicate(timeout=60)
-    assert process.returncode == 130
+    rows, words = stopped(arguments, after=1)
     if words == "baechi: cancelled\n":  # a slow machine had not got to its first row
         assert rows == ""
     else:
@@ -249,17 +255,7 @@ def test_min_that_is_stopped_prints_the_least_so_far(
     graph, plan = tmp_path / "graph.json", tmp_path / "plan.json"
     run("generate", "gnmt", "--length", "8", "-o", graph)
     arguments = [command, "min", str(graph), "-c", "4x8GiB", "--of", "memory", "-o", str(plan)]
-    with subprocess.Popen(
-        [*arguments, "-m", "refine", "--budget", "1000s"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=1.5)
-        process.send_signal(signal.SIGINT)
-        told, words = process.communicate(timeout=60)
-    assert process.returncode == 130
+    told, words = stopped([*arguments, "-m", "refine", "--budget", "1000s"], after=1.5)
     assert words == "baechi: cancelled: this is the least so far\n"
     assert "GiB" in told
     assert run("verify", graph, plan).returncode == 0

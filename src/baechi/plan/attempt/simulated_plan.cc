@@ -45,6 +45,19 @@ Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::strin
   return plan;
 }
 
+MethodOutcome outcome_of(const Plan& plan) {
+  MethodOutcome row;
+  row.method = plan.method;
+  row.makespan = plan.makespan();
+  IdVector<DeviceId, bool> used(plan.devices.size());
+  for (const OpSlot& slot : plan.schedule.slots) used[slot.device] = true;
+  for (const DeviceId device : plan.devices.keys()) {
+    if (used[device]) ++row.devices_used;
+    row.peaks.push_back(plan.devices[device].peak);
+  }
+  return row;
+}
+
 Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrder order) {
   Plan result = plan;
   result.cluster = costs.cluster().spec();

@@ -21,6 +21,9 @@ IdVector<DeviceId, PlanDevice> plan_devices(const Trace& trace);
 Plan plan_of(const CostModel& costs, const PlacedGraph& placed, const std::string& method,
              bool bounds, ExecutionOrder order = ExecutionOrder::kPlanned);
 
+// The row of a plan in the table of methods.
+MethodOutcome outcome_of(const Plan& plan);
+
 // The same plan with what this trace of it tells.
 Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrder order);
 // The plan as an executor of that order runs it on the cluster of `costs`, which has as many

@@ -50,16 +50,7 @@ Recomputed as_plan(const RecomputePlanning& planning, RecomputePlan found,
   plan.recomputed = std::move(found.again);
   const auto* none = std::get_if<Plan>(&without);
   plan.methods = none != nullptr ? none->methods : std::get<Unplaceable>(without).methods;
-  MethodOutcome row;
-  row.method = kMethod;
-  row.makespan = plan.makespan();
-  IdVector<DeviceId, bool> used(plan.devices.size());
-  for (const OpSlot& slot : plan.schedule.slots) used[slot.device] = true;
-  for (const DeviceId device : plan.devices.keys()) {
-    if (used[device]) ++row.devices_used;
-    row.peaks.push_back(plan.devices[device].peak);
-  }
-  plan.methods.push_back(std::move(row));
+  plan.methods.push_back(outcome_of(plan));
   if (none != nullptr) plan.passes = none->passes;
   plan.notes.push_back(cost_in_words(graph, plan));
   return {std::move(rewritten), std::move(plan)};

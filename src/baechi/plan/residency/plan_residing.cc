@@ -78,19 +78,6 @@ Plan told(const CostModel& costs, const OpGraph& given, FoundResidency& found) {
   return plan;
 }
 
-MethodOutcome row_of(const Plan& plan) {
-  MethodOutcome row;
-  row.method = kMethod;
-  row.makespan = plan.makespan();
-  IdVector<DeviceId, bool> used(plan.devices.size());
-  for (const OpSlot& slot : plan.schedule.slots) used[slot.device] = true;
-  for (const DeviceId device : plan.devices.keys()) {
-    if (used[device]) ++row.devices_used;
-    row.peaks.push_back(plan.devices[device].peak);
-  }
-  return row;
-}
-
 }  // namespace
 
 Residing plan_residing(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request,
@@ -130,7 +117,7 @@ Residing plan_residing(const OpGraph& graph, const Cluster& cluster, const PlanR
   Plan plan = told(CostModel(step, cluster), graph, *found);
   plan.bounds = bounds;
   plan.methods = none != nullptr ? none->methods : std::get<Unplaceable>(without).methods;
-  plan.methods.push_back(row_of(plan));
+  plan.methods.push_back(outcome_of(plan));
   if (none != nullptr) plan.passes = none->passes;
   if (times != nullptr)
     times->methods.push_back({kMethod, std::chrono::duration_cast<std::chrono::nanoseconds>(
