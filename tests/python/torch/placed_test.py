@@ -269,3 +269,18 @@ def test_a_forward_that_a_class_is_given_later_is_what_runs(micro_batches: int |
             losses.append(float(found))
         placed.restore()
     assert losses[1] == pytest.approx(2 * losses[0])
+
+
+@pytest.mark.parametrize("changed", ["weight", "batch", "output"])
+def test_what_is_changed_in_place_before_the_backward_is_pytorchs_error(changed: str) -> None:
+    layers = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Tanh()
+    with machine():
+        for seed in (1, 2, 3, 4):  # the backward reads the weight here at home, there elsewhere
+            model, batch = copy.deepcopy(nn.Sequential(*layers)), rows(1).float().to("sim:0")
+            placed = placed_at_random(model, batch, seed=seed)
+            output = placed.model(batch)
+            with torch.no_grad():
+                {"weight": model[1].weight, "batch": batch, "output": output}[changed].mul_(2)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                output.sum().backward()
+            placed.restore()

@@ -132,6 +132,14 @@ class Joint:
         values = (node.meta["val"], node.all_input_nodes[0].meta["val"])
         return all(self.placement.index_of(value.device) != HOST for value in values)
 
+    def shown_among(self, saved: Sequence[fx.Node], outputs: Sequence[int]) -> dict[int, int]:
+        """Return which saved values show an argument or an output: its place among them all."""
+        named = {node.name: node for node in self.module.graph.nodes}
+        others = [*self.primals, *(self._memory(self.results[i]) for i in outputs)]
+        place = {node: i for i, node in reversed(list(enumerate(others)))}
+        memories = [self._memory(named[n.name]) if n.name in named else n for n in saved]
+        return {i: place[memory] for i, memory in enumerate(memories) if memory in place}
+
     @property
     def mutated(self) -> dict[int, int]:
         """The position of the new value of each input that is changed in place, by its own."""
@@ -202,7 +210,7 @@ class Graph:
         self.whole = self._lowered(self.backward_graph)
         saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
         self.place_of = {name: i for i, name in enumerate(saved)}
-        self.copy_of = self._save(saved, dict(zip(self.given, read, strict=True)))
+        nodes = self._save(saved, dict(zip(self.given, read, strict=True)))
         promised = promised_by(self.forward_graph, placement, joint.returned)
         promised[joint.returned :] = [_device_in(name) for name in saved]
         forward = program_of(self.forward_graph, placement, promised)
@@ -212,6 +220,7 @@ class Graph:
         self.outputs = [i for i in kept if i not in joint.shown]
         self.order = kept
         self.place = {joint.results[i]: i for i in self.outputs}
+        self.shown = joint.shown_among(nodes, self.outputs)
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the forward; autograd gets a node for the backward.
@@ -286,18 +295,13 @@ class Graph:
         read = [self.place_of[name] for name in saved]
         return _Backward(self._compiled(f"backward of {there}", program), read, later)
 
-    def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> dict[int, int]:
-        """Have the forward save what the backward reads, on the devices that read it.
-
-        Return which of them are copies of arguments.
-        """
+    def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> list[fx.Node]:
+        """Have the forward save what the backward reads, on the devices that read it."""
         output = self.forward_graph.graph.output_node()
         made = output.args[0][self.joint.returned :]
         nodes = [made[place[name.partition("@")[0]]] for name in saved]
         output.args = ((*output.args[0][: self.joint.returned], *nodes),)
-        names = {node.name: i for i, node in enumerate(self.joint.primals)}
-        pairs = [(i, names.get(node.name)) for i, node in enumerate(nodes) if "@" in saved[i]]
-        return {i: argument for i, argument in pairs if argument is not None}
+        return nodes
 
     def _lowered(self, backward: fx.GraphModule) -> Program:
         promised = self.joint.promised[self.joint.returned :]
@@ -345,7 +349,7 @@ class Call(torch.autograd.Function):
         ctx.graph = graph
         unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]
         saved = values[graph.joint.returned :]
-        ctx.kept = Kept(saved, unchanged, outputs, graph.copy_of)
+        ctx.kept = Kept(saved, unchanged, outputs, graph.shown)
         ctx.set_materialize_grads(False)
         trained = graph.tangent_of
         there = {p: values[i] for i, p in trained.items()}

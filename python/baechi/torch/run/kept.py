@@ -27,7 +27,7 @@ class Kept:
         saved: Sequence[Any],
         args: Sequence[Any],
         outputs: Sequence[Any],
-        copies: Mapping[int, int],
+        shown: Mapping[int, int],
     ) -> None:
         """Keep what a forward has saved.
 
@@ -35,21 +35,18 @@ class Kept:
             saved: For the backward, in its order.
             args: What the forward was called with; None for what it has changed.
             outputs: What it returned. They are held without the node, which holds this.
-            copies: Which of what it saved are copies of arguments, by their places.
+            shown: Which of what it saved show arguments or outputs, or are copies of them: their
+                places among both. Views made below autograd have versions of their own.
 
         """
-        ours = {id(value) for value in outputs}
-        watched = ours | {id(value) for value in args}
-        self._versions: dict[int, int] = {}
-        self._saved: list[Any] = []
-        for value in saved:
-            if isinstance(value, torch.Tensor) and id(value) in watched:
-                held = value.detach() if id(value) in ours else value
-                self._versions[len(self._saved)] = held._version
-                self._saved.append(held)
-            else:
-                self._saved.append(value)
-        self._copies = copies
+        ours = {id(value): value.detach() for value in outputs if isinstance(value, torch.Tensor)}
+        others = [*args, *(ours.get(id(value)) for value in outputs)]
+        self._saved = [ours.get(id(value), value) for value in saved]
+        self._watched = {
+            i: (others[place], others[place]._version)
+            for i, place in shown.items()
+            if isinstance(others[place], torch.Tensor)
+        }
         self._args: list[Any] | None = list(args)
         self._before = [a._version if isinstance(a, torch.Tensor) else 0 for a in args]
 
@@ -65,15 +62,14 @@ class Kept:
         values = [self._saved[i] for i in read]
         if any(value is _FREED for value in values):
             raise RuntimeError(_AGAIN)
-        for i, value in zip(read, values, strict=True):
-            if i in self._versions:
-                _check_unchanged(value, self._versions[i])
-            elif (place := self._copies.get(i)) is not None and self._args is not None:
-                self._check_argument(place)
+        for i in read:
+            if i in self._watched:
+                _check_unchanged(*self._watched[i])
         if not again:
             self._saved = [v if i in later else _FREED for i, v in enumerate(self._saved)]
             if not later:
                 self._args = None
+            self._watched = {i: one for i, one in self._watched.items() if i in later}
         return values
 
     @property
@@ -81,14 +77,10 @@ class Kept:
         """What the forward was called with."""
         if self._args is None:
             raise RuntimeError(_AGAIN)
-        for place in range(len(self._args)):
-            self._check_argument(place)
+        for value, version in zip(self._args, self._before, strict=True):
+            if isinstance(value, torch.Tensor):
+                _check_unchanged(value, version)
         return self._args
-
-    def _check_argument(self, place: int) -> None:
-        value = None if self._args is None else self._args[place]
-        if isinstance(value, torch.Tensor):
-            _check_unchanged(value, self._before[place])
 
 
 def _check_unchanged(tensor: torch.Tensor, version: int) -> None:
