@@ -213,20 +213,21 @@ def test_averages_that_are_written_back_take_their_time_in_the_plan() -> None:
 
 
 class Recurrent(nn.Module):
-    """Cells over slices of a batch, one upon the other, with what the lower one says added."""
+    """Cells over slices of a batch, one upon the other, with what the lower one says beside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cells = nn.ModuleList(nn.GRUCell(WIDTH, WIDTH) for _ in range(2))
+        self.joins = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(2))
         self.last = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for cell in self.cells:
+        for cell, join in zip(self.cells, self.joins, strict=True):
             state, states = x.new_zeros(len(x), WIDTH), []
             for step in range(x.shape[1]):
                 state = cell(x[:, step], state)
                 states.append(state)
-            x = x + torch.stack(states, 1)
+            x = x + join(torch.cat([x, torch.stack(states, 1)], 2))
         found: torch.Tensor = self.last(x).sum()
         return found
 
