@@ -26,7 +26,7 @@ from baechi.torch.program import Program
 from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
-from baechi.torch.run.joint import Graph
+from baechi.torch.run.graphs import Graph
 from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement

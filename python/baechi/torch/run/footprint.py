@@ -19,7 +19,7 @@ from baechi.torch.where.homes import named_tensors, plain_parts
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from baechi.torch.run.joint import Graph
+    from baechi.torch.run.graphs import Graph
 
 
 @dataclass(frozen=True)

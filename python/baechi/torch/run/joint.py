@@ -1,34 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs: one of dynamo's, its forward and backward as programs behind one node of autograd.
-
-The node is ours, not AOTAutograd's, so that gradients are what eager autograd gives: where nothing
-reads an output, its part of the backward does not run, and weights behind it have no gradient; a
-second derivative is that of the graph run eagerly.
-"""
+"""Joint graphs: forward and backward of a graph of dynamo's as one functional graph, marked."""
 
 from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 
-from baechi.torch.capture.keys import is_call, is_move, is_random, is_view, keeps_strides
-from baechi.torch.private import aot_export_joint_with_descriptors, keeps_graph
-from baechi.torch.program import Program
+from baechi.torch.capture.keys import is_call, is_move, is_view, keeps_strides
+from baechi.torch.private import aot_export_joint_with_descriptors
 from baechi.torch.program.instructions import HOST
-from baechi.torch.run import executor
-from baechi.torch.run.kept import Kept
-from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
-from baechi.torch.run.partition import calls_again, partition
+from baechi.torch.run.marks import mark, promised_by_joint
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.second_derivatives import differentiable
-from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later, without
 
 
 class NotOurs(Exception):
@@ -175,208 +163,3 @@ def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
 
 def _kind(desc: Any) -> str:
     return type(desc).__name__
-
-
-@dataclass(frozen=True)
-class _Backward:
-    """A backward by some outputs: what it reads of what is saved, and what stays for others."""
-
-    run: Any
-    read: list[int]
-    later: Collection[int] = ()
-
-
-class Graph:
-    """A graph of dynamo's that runs as programs."""
-
-    def __init__(
-        self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
-    ) -> None:
-        self.joint = joint = Joint(graph, example_inputs, placement)
-        if not joint.tangents:
-            raise NotOurs("nothing in it is trained")
-        self.placement = placement
-        self.tangent_of = joint.tangent_of
-        self.layouts = [_layout(node.meta["val"]) for node in joint.tangents]
-        self.mutated = joint.mutated
-        self.is_random = any(is_call(node) and is_random(node) for node in joint.module.graph.nodes)
-        again = calls_again(joint.module.graph, placement.again)
-        cut = partition(joint.module, joint.returned, again)
-        self.forward_graph, self.backward_graph, read = cut
-        self.programs: dict[str, Program] = {}
-        self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
-        given = self.backward_graph.graph.find_nodes(op="placeholder")
-        self.given = [node.name for node in given if not is_tangent(node)]
-        self.whole = self._lowered(self.backward_graph)
-        saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
-        self.place_of = {name: i for i, name in enumerate(saved)}
-        nodes = self._save(saved, dict(zip(self.given, read, strict=True)))
-        promised = promised_by(self.forward_graph, placement, joint.returned)
-        promised[joint.returned :] = [_device_in(name) for name in saved]
-        forward = program_of(self.forward_graph, placement, promised)
-        self.forward = self._compiled("forward", forward)
-        plain = range(joint.returned)
-        kept = [i for i in plain if joint.kinds[i] != "InputMutationAOTOutput"]
-        self.outputs = [i for i in kept if i not in joint.shown]
-        self.order = kept
-        self.place = {joint.results[i]: i for i in self.outputs}
-        self.shown = joint.shown_among(nodes, self.outputs)
-
-    def __call__(self, *args: Any) -> list[Any]:
-        """Run the forward; autograd gets a node for the backward.
-
-        A batch that wants a gradient may be asked for its derivative, as gradient penalties are:
-        what cannot be run again for that runs eagerly.
-        """
-        if (self.is_random or self.mutated) and any(map(_wants_gradient, args)):
-            return list(self.joint.source(*args))
-        found = dict(zip(self.outputs, Call.apply(self, *args), strict=True))
-        for i, (*views, base) in self.joint.shown.items():
-            inputs = self.joint.primals
-            value = args[inputs.index(base)] if base in inputs else found[self.place[base]]
-            for view in (view for view in reversed(views) if not is_move(view)):
-                given = fx.node.map_arg((view.args, view.kwargs), lambda _, value=value: value)
-                value = view.target(*given[0], **given[1])
-            found[i] = value
-        return [found[i] for i in self.order]
-
-    def backward(self, kept: Kept, tangents: list[Any], shapes: list[Any]) -> list[Any]:
-        """Run the backward; of outputs without a gradient its part is left out.
-
-        Args:
-            kept: What the forward saved.
-            tangents: The gradients of the outputs, None where there is none.
-            shapes: Size, type and device of each of them.
-
-        """
-        defined = tuple(tangent is not None for tangent in tangents)
-        part = self._backward_of(defined)
-        again = keeps_graph()
-        if part is not None:
-            values = kept.take(part.read, part.later, again=again)
-            values.extend(tangent for tangent in tangents if tangent is not None)
-            found: list[Any] = part.run(values)
-            return found
-        whole = self._backward_of((True,) * len(defined))
-        assert whole is not None  # it needs no zeros
-        values = kept.take(whole.read, (), again=again)
-        for tangent, (size, kind), layout in zip(tangents, shapes, self.layouts, strict=True):
-            filled = torch.zeros(size, **kind) if tangent is None else tangent
-            values.append(_laid_out(filled, layout))
-        there = reached(self.backward_graph, [i for i, d in enumerate(defined) if not d])
-        found = whole.run(values)
-        return [value if is_there else None for value, is_there in zip(found, there, strict=True)]
-
-    def _backward_of(self, defined: tuple[bool, ...]) -> _Backward | None:
-        """Return the program of a backward without some outputs; None where it has to be filled."""
-        if defined not in self._backwards:
-            try:
-                self._backwards[defined] = self._made_backward(defined)
-            except NotImplementedError:
-                self._backwards[defined] = None
-        return self._backwards[defined]
-
-    def _made_backward(self, defined: tuple[bool, ...]) -> _Backward:
-        graph = self.backward_graph
-        if all(defined):
-            return _Backward(self._compiled("backward", self.whole), list(self.place_of.values()))
-        there = [i for i, is_there in enumerate(defined) if is_there]
-        missing = [i for i, is_there in enumerate(defined) if not is_there]
-        names = read_later(graph, there, missing)
-        later = {i for name, i in self.place_of.items() if name.partition("@")[0] in names}
-        graph = without(graph, missing)
-        for node in graph.graph.find_nodes(op="placeholder"):
-            if not node.users and not is_tangent(node):
-                graph.graph.erase_node(node)
-        program = self._lowered(graph)
-        saved = [slot.name for slot in program.inputs if not slot.name.startswith(TANGENT)]
-        if any(name not in self.place_of for name in saved):
-            raise NotImplementedError("it reads something on a device that the whole does not")
-        read = [self.place_of[name] for name in saved]
-        return _Backward(self._compiled(f"backward of {there}", program), read, later)
-
-    def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> list[fx.Node]:
-        """Have the forward save what the backward reads, on the devices that read it."""
-        output = self.forward_graph.graph.output_node()
-        made = output.args[0][self.joint.returned :]
-        nodes = [made[place[name.partition("@")[0]]] for name in saved]
-        output.args = ((*output.args[0][: self.joint.returned], *nodes),)
-        return nodes
-
-    def _lowered(self, backward: fx.GraphModule) -> Program:
-        promised = self.joint.promised[self.joint.returned :]
-        return program_of(backward, self.placement, promised, self.given)
-
-    def _compiled(self, name: str, program: Program) -> Any:
-        self.programs[name] = program
-        return executor.compile(program, self.placement.devices)
-
-
-def _device_in(name: str) -> int | None:
-    """Return the device that a program's input came to; None: its own."""
-    device = name.partition("@")[2]
-    return None if not device else HOST if device == "host" else int(device)
-
-
-def _layout(value: torch.Tensor) -> list[int]:
-    """Return the dimensions of a tensor, that of the longest steps first."""
-    return sorted(range(value.dim()), key=value.stride, reverse=True)
-
-
-def _laid_out(value: torch.Tensor, layout: list[int]) -> torch.Tensor:
-    """Return a gradient in the layout that was traced: views in the backward count on it."""
-    if value.layout != torch.strided or value.permute(layout).is_contiguous():
-        return value
-    inverse = sorted(range(len(layout)), key=layout.__getitem__)
-    return value.permute(layout).contiguous().permute(inverse)
-
-
-def _wants_gradient(arg: Any) -> bool:
-    is_tensor = isinstance(arg, torch.Tensor) and not isinstance(arg, nn.Parameter)
-    return is_tensor and arg.requires_grad and arg.is_leaf
-
-
-class Call(torch.autograd.Function):
-    """One run of a graph's forward, and later of its backward."""
-
-    @staticmethod
-    def forward(ctx: Any, graph: Graph, *args: Any) -> tuple[Any, ...]:
-        """Run the forward program; keep what the backward reads."""
-        values = graph.forward(list(args))
-        for position, output in graph.mutated.items():
-            args[position].copy_(values[output])
-        outputs = tuple(values[i] for i in graph.outputs)
-        ctx.graph = graph
-        unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]
-        saved = values[graph.joint.returned :]
-        ctx.kept = Kept(saved, unchanged, outputs, graph.shown)
-        ctx.set_materialize_grads(False)
-        trained = graph.tangent_of
-        there = {p: values[i] for i, p in trained.items()}
-        ctx.shapes = [
-            (there[p].shape, {"dtype": there[p].dtype, "device": there[p].device})
-            for p in range(len(there))
-        ]
-        dull = [
-            values[i]
-            for i in graph.outputs
-            if i not in trained and isinstance(values[i], torch.Tensor)
-        ]
-        ctx.mark_non_differentiable(*dull)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        """Run the backward program; one of second derivatives runs the graph eagerly."""
-        graph: Graph = ctx.graph
-        if torch.is_grad_enabled():
-            return (None, *differentiable(ctx.graph, ctx.kept, gradients))
-        tangents: list[Any] = [None] * len(graph.tangent_of)
-        for position, gradient in zip(graph.outputs, gradients, strict=True):
-            if position in graph.tangent_of and gradient is not None:
-                place = graph.tangent_of[position]
-                tangents[place] = _laid_out(gradient, graph.layouts[place])
-        return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
-
-
-__all__ = ["Call", "Graph", "Joint", "NotOurs"]
