@@ -22,6 +22,7 @@ from baechi.torch.capture.step import LOSS, bytes_of
 from baechi.torch.graph.graph import source_of
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
+from baechi.torch.program.peaks import GRANULE
 from baechi.torch.request import Request
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.calls import call_eagerly, compile_calls
@@ -176,16 +177,22 @@ class Placed:
         Before anything has run it is what the plan foresees.
         """
         walked = [walk.peaks() for walk in (self._steps.walks if self._steps else {}).values()]
-        graphs = [CallWalk.of(*trained) for trained in self._backend.trained.items()]
-        whole = [graph for graph in graphs if graph is not None]
-        if whole and len(whole) == len(graphs):
-            walked.append(peaks_of_call(whole, self._bytes_of_loss()))
-        if not walked:
-            return dict(self.plan.run_peaks or self.plan.peaks)
+        foreseen = self.plan.run_peaks or self.plan.peaks
+        part = False  # of what ran was walked
+        for trained in self._backend.trained():
+            graphs = [CallWalk.of(*graph) for graph in trained.items()]
+            whole = [graph for graph in graphs if graph is not None]
+            part |= len(whole) < len(graphs)
+            if len(whole) == len(graphs):
+                walked.append(peaks_of_call(whole, self._bytes_of_loss()))
+        if not walked and not part:
+            return dict(foreseen)
         there, update = resident(self.model, self._devices, updates_of(self.asked.optimizer))
+        update[0] += GRANULE  # the loss, which a script still holds
         most = map(max, zip(*walked, update, strict=True))
         pairs = zip(self.planned.names, there, most, strict=True)
-        return {name: held + more for name, held, more in pairs}
+        found = {name: held + more for name, held, more in pairs}
+        return {n: max(size, foreseen[n]) for n, size in found.items()} if part else found
 
     def _bytes_of_loss(self) -> list[int]:
         """Return what a loss outside of the model keeps, and its backward, on the first device."""

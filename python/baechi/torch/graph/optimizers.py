@@ -12,24 +12,26 @@ import torch
 
 from baechi._core import InputError
 
-
-def _nothing(weight: torch.Tensor) -> int:  # noqa: ARG001
-    return 0
+Kept = Callable[[torch.Tensor], tuple[int, ...]]  # the bytes of each tensor beside a weight
 
 
-def _like(count: int) -> Callable[[torch.Tensor], int]:
-    return lambda weight: count * int(weight.numel()) * weight.element_size()
+def _nothing(weight: torch.Tensor) -> tuple[int, ...]:  # noqa: ARG001
+    return ()
 
 
-def _factored(weight: torch.Tensor) -> int:
+def _like(count: int) -> Kept:
+    return lambda weight: (int(weight.numel()) * weight.element_size(),) * count
+
+
+def _factored(weight: torch.Tensor) -> tuple[int, ...]:
     """Return the bytes of a row's and a column's averages, which are kept in 32 bits."""
+    count = 4 * int(weight.numel())
     if weight.dim() < 2:
-        return 4 * int(weight.numel())
-    rows, columns = int(weight.shape[-2]), int(weight.shape[-1])
-    return 4 * int(weight.numel()) * (rows + columns) // max(rows * columns, 1)
+        return (count,)
+    return tuple(count // max(int(size), 1) for size in weight.shape[-2:])
 
 
-OPTIMIZERS: dict[str, Callable[[torch.Tensor], int]] = {
+OPTIMIZERS: dict[str, Kept] = {
     "none": _nothing,
     "sgd": _nothing,
     "momentum": _like(1),
@@ -46,11 +48,11 @@ class Updates:
     """What one optimizer does with each weight."""
 
     name: str
-    _state: Callable[[torch.Tensor], int]
+    kept: Kept
 
     def state(self, weight: torch.Tensor) -> int:
         """Return the bytes that are kept beside a weight from step to step."""
-        return self._state(weight)
+        return sum(self.kept(weight))
 
     def traffic(self, weight: torch.Tensor) -> int:
         """Return the bytes that an update reads and writes; none: nothing updates."""
@@ -81,11 +83,13 @@ def updates_of(optimizer: Any) -> Updates:
         return Updates("adafactor", _factored)
     groups = [] if isinstance(optimizer, type) else optimizer.param_groups[:1]
     kept = _kept(cls, {k: v for group in groups for k, v in group.items() if k != "params"})
-    return Updates(cls.__name__, lambda weight: round(kept * int(weight.numel())))
+    return Updates(
+        cls.__name__, lambda weight: tuple(round(part * int(weight.numel())) for part in kept)
+    )
 
 
-def _kept(cls: type, settings: dict[str, Any]) -> float:
-    """Return the bytes of state per element: that of one step of a weight without memory."""
+def _kept(cls: type, settings: dict[str, Any]) -> list[float]:
+    """Return the bytes per element of each tensor of state: of a step of one without memory."""
     weight = torch.nn.Parameter(torch.empty(64, 64, device="meta"))
     weight.grad = torch.empty_like(weight)
     try:
@@ -102,4 +106,4 @@ def _kept(cls: type, settings: dict[str, Any]) -> float:
         ) from None
     state = made.state[weight].values()
     tensors = [value for value in state if isinstance(value, torch.Tensor) and value.dim()]
-    return sum(t.numel() * t.element_size() for t in tensors) / weight.numel()
+    return [t.numel() * t.element_size() / weight.numel() for t in tensors]

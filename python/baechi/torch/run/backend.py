@@ -53,12 +53,18 @@ class Backend:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.frames: list[Frame] = []
-        self.trained: dict[Graph, tuple[int, ...]] = {}  # of the last call, and its batch in bytes
+        self._last: dict[Graph, tuple[int, ...]] = {}  # of the last call, and its batch in bytes
+        self._calls: dict[tuple[Graph, ...], dict[Graph, tuple[int, ...]]] = {}
         self._begins = True
 
     def begin(self) -> None:
         """Say that a call of the model begins."""
         self._begins = True
+
+    def trained(self) -> list[dict[Graph, tuple[int, ...]]]:
+        """Return the graphs of each call that was unlike others, with their batches in bytes."""
+        calls = {**self._calls, tuple(self._last): self._last}
+        return [call for call in calls.values() if call]
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what runs a graph of dynamo's."""
@@ -94,8 +100,9 @@ class Backend:
                 batch.append(bytes_on(self.placement.devices, tensors))
             if self._begins:
                 self._begins = False
-                self.trained.clear()
-            self.trained[made] = batch[0]
+                self._calls[tuple(self._last)] = self._last
+                self._last = {}
+            self._last[made] = batch[0]
             return made(*args)
 
         return called

@@ -114,9 +114,9 @@ def resident(
         seen.add(id(tensor))
         found[place] += sum(_whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
         if tensor.requires_grad:
-            found[place] += updates.state(tensor)
+            found[place] += sum(map(_whole, updates.kept(tensor)))
             gradient = _whole(tensor.numel() * tensor.element_size())
-            taken[place] += gradient + updates.temporary(tensor)
+            taken[place] += gradient + _whole(updates.temporary(tensor))
     return found, taken
 
 
