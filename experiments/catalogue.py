@@ -23,15 +23,11 @@ EXPERIMENTS = {
     "insufficient_memory": Experiment(
         "Table 5 and Figure 7: step time and peaks when memory is short", 1.5
     ),
-    "optimizations": Experiment("Table 6: what the Graph Optimizer brings", 0.1),
-    "sensitivity": Experiment("Figure 8: what profiles that are wrong cost", 1.5),
     "pytorch_models": Experiment("Table 4 on recorded PyTorch models, costs (a) and (b)", 0.2),
     "paper": Experiment("Tables 3 to 7, Figures 7 and 8: to the letter and by default", 2),
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
-    "recompute": Experiment(
-        "step over memory with operators that run a second time", 10, ("solver",)
-    ),
+    "recompute": Experiment("step over memory with operators that run a second time", 10),
     "peers": Experiment(
         "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),
@@ -55,11 +51,7 @@ ON_HARDWARE = "accelerator"  # has options of its own
 PARTS = ("links", "ranks", "host", "models", "planned")  # of its page
 MODELS = ("inception-v3", "gnmt", "transformer", "llama", "mixtral", "vit", "two-tower", "unet")
 # What is imported to see whether a need is met.
-MODULE_OF_NEED = {
-    "torch": "torch",
-    "peers": "saga",
-    "solver": "ortools",
-}
+MODULE_OF_NEED = {"torch": "torch", "peers": "saga"}
 
 
 @dataclass(frozen=True)

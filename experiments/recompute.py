@@ -26,7 +26,7 @@ from experiments.page import (
 )
 from experiments.planned_again import placed
 from experiments.progress import each
-from experiments.recompute_small import larger, larger_on_two, on_one, on_two, optima, optimality
+from experiments.recompute_small import optima, optimality
 from experiments.second_runs import SecondRuns
 
 if TYPE_CHECKING:
@@ -152,12 +152,7 @@ def met(yes: bool) -> str:
     return "met" if yes else "not met"
 
 
-def goals(
-    rows: list[dict[str, Any]],
-    small: list[dict[str, Any]],
-    solved: list[dict[str, Any]],
-    solved_on_two: list[dict[str, Any]],
-) -> Table:
+def goals(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> Table:
     """What was to be reached."""
     tight = [r for r in rows if r["devices"] == 4 and r["part"] == 0.3]
     fits = [r for r in tight if r["auto"] is not None]
@@ -196,16 +191,6 @@ def goals(
             [(r["mean"], r["fits"] - r["missed"]) for r in small if r["mean"] is not None],
             sum(r["missed"] for r in small),
         ),
-        mean_gap(
-            "mean gap to CP-SAT's bound, up to 40 operators, at most 5%",
-            [(r["gap"], 1) for r in solved if r["gap"] is not None],
-            sum(r["missed"] for r in solved),
-        ),
-        mean_gap(
-            "mean gap to CP-SAT's bound on two devices, up to 40 operators, at most 5%",
-            [(r["gap"], 1) for r in solved_on_two if r["gap"] is not None],
-            sum(r["missed"] for r in solved_on_two),
-        ),
         (
             "a plan wherever there is one without second runs, and never longer",
             f"{sum(r['auto'] is None for r in longer)} not found, {len(longer)} longer, by "
@@ -228,14 +213,8 @@ def mean_gap(goal: str, gaps: list[tuple[float, int]], missed: int) -> tuple[str
     return goal, f"{percent(mean)}, {missed} not found", mean <= 0.05 and not missed
 
 
-def page(
-    rows: list[dict[str, Any]],
-    small: list[dict[str, Any]],
-    solved: list[dict[str, Any]],
-    solved_on_two: list[dict[str, Any]],
-) -> Page:
+def page(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> Page:
     """The page, from its rows."""
-    tables = [curve_table(rows), optimality(small), on_one(solved), on_two(solved_on_two)]
     return Page(
         "recompute",
         "Recomputation: step over memory",
@@ -243,10 +222,10 @@ def page(
         "models' graphs were recorded from PyTorch (pytorch_models.md) or made by "
         "`experiments/stacks.py`.",
         "a",
-        [goals(rows, small, solved, solved_on_two), *tables],
+        [goals(rows, small), curve_table(rows), optimality(small)],
     )
 
 
 def run() -> Page:
     """The page."""
-    return page(curves(list(models())), optima(), larger(), larger_on_two())
+    return page(curves(list(models())), optima())

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from experiments import __main__ as command
 from experiments import (
     catalogue,
     insufficient_memory,
-    optimizations,
+    paper,
     peer_placers,
     peers,
     pipelines,
@@ -30,7 +29,6 @@ from experiments import (
     recompute_small,
     scaling,
     scopes,
-    sensitivity,
     several,
     stacks,
     step_time,
@@ -46,8 +44,6 @@ from experiments.page import (
     milliseconds,
     write_whole,
 )
-from experiments.second_runs import AGAIN
-from experiments.second_runs_of_two import optimum_of_two
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
 TINY = Workload("GNMT, length 2, batch 4", "gnmt", {"length": 2, "batch": 4}, GNMT)
@@ -216,29 +212,24 @@ def test_the_learners_groups_keep_colocation(graph: baechi.Graph) -> None:
         assert baechi.verify(baechi.simulate(graph, cluster, names)) == []
 
 
-def test_optimizations_are_those_of_direct_calls(graph: baechi.Graph) -> None:
-    row = optimizations.method_row(TINY, "m-etf")
-    plain = baechi.place_graph(graph, "paper", "m-etf", optimize="none").makespan_ns
-    assert row["step"] == plain
-    assert row["optimised step"] == baechi.place_graph(graph, "paper", "m-etf").makespan_ns
-    assert row["operators"] == len(graph) > row["optimised operators"] > 0
-    levels = optimizations.level_row(TINY)
-    assert levels["none"] == plain
-    assert levels["all"] == row["optimised step"]
-    assert levels["none operators"] == len(graph) > levels["fuse operators"]
+def test_the_papers_tables_are_those_of_direct_calls(graph: baechi.Graph) -> None:
+    row = paper.time_row(TINY)
+    for way, how in paper.WAYS.items():
+        for level in ("none", "all"):
+            plan = baechi.place_graph(graph, "paper", "m-etf", optimize=level, **how)
+            assert row[f"{way} m-etf {level} step"] == plan.makespan_ns
+        assert len(graph) == row["operators"] > row[f"{way} operators"] > 0
 
 
 def test_wrong_profiles_are_held_against_known_ones(graph: baechi.Graph) -> None:
-    row = sensitivity.measure(TINY, "m-etf", 0.2, samples=3)
-    found = baechi.sensitivity(graph, "paper", "m-etf", off_by=0.2, samples=3, budget=0.2)
-    assert row["known"] == baechi.place_graph(graph, "paper", "m-etf").makespan_ns
+    row, _ = rows = paper.wrong_profiles(TINY, "default", 1.0, samples=3)
+    found = baechi.sensitivity(graph, "paper", "m-sct", off_by=row["off by"], samples=3)
+    assert row["known"] == baechi.place_graph(graph, "paper", "m-sct").makespan_ns
     assert row["median"] == found["steps"]["median"] / row["known"]
     assert row["min"] <= row["median"] <= row["max"]
     assert row["min"] < row["max"]
     assert row["fit"] == 3
-    exact = sensitivity.measure(TINY, "m-etf", 0.0, samples=2)
-    assert exact["min"] == exact["max"] == 1
-    assert sensitivity.figure([row], 0.2).count("<rect") == 2  # the page, and the box
+    assert paper.figure(rows).count("<rect") == 2  # the page, and the box
 
 
 def test_colocated_follows_most_of_the_work() -> None:
@@ -413,7 +404,7 @@ def test_the_command_writes_the_page_of_an_experiment(
 def test_several_experiments_outlive_one_that_fails(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    codes = {"optimizations": 3, "scaling": -9, "peers": several.SKIPPED, "step_time": 0}
+    codes = {"pytorch_models": 3, "scaling": -9, "peers": several.SKIPPED, "step_time": 0}
 
     def run_apart(name: str, *_: object) -> several.Ended:
         return several.Ended(name, codes[name], 90.0, "OSError: the disk is full")
@@ -422,12 +413,12 @@ def test_several_experiments_outlive_one_that_fails(
     assert several.run_several(list(codes), tmp_path, may_skip=True) == 1
     said = capfd.readouterr().err
     assert "[2/4] scaling" in said
-    assert re.search(r"optimizations +1.5 min  FAILED \(exit code 3\): OSError: the disk", said)
+    assert re.search(r"pytorch_models +1.5 min  FAILED \(exit code 3\): OSError: the disk", said)
     assert re.search(r"scaling .*FAILED: ended by signal 9", said)
     assert re.search(r"peers .*skipped", said)
     assert re.search(r"step_time .*done", said)
     assert "in all about 4 min on two cores; each page" in said
-    del codes["optimizations"], codes["scaling"]
+    del codes["pytorch_models"], codes["scaling"]
     assert several.run_several(list(codes), tmp_path, may_skip=True) == 0
     assert several.run_several(list(codes), tmp_path) == 1
 
@@ -479,7 +470,7 @@ def test_needs_are_those_of_the_experiments_that_are_named(
     assert capsys.readouterr().out.split() == ["torch", "peers"]
     assert command.main(["--needs", "all"]) == 0
     needs = capsys.readouterr().out.split()
-    assert sorted(needs) == ["peers", "solver", "torch"]
+    assert sorted(needs) == ["peers", "torch"]
     for need in needs:
         assert (root / f"tools/requirements-{need}.txt").exists()
         assert need in catalogue.MODULE_OF_NEED
@@ -610,42 +601,3 @@ def test_plans_with_some_second_runs_are_not_longer_than_with_all() -> None:
     """A large graph: one method divides it poorly with the memory that there is, another well."""
     some, every = planned_on_two("GNMT, batch 128", 0.4, "auto", "all")
     assert some.makespan_ns <= every.makespan_ns
-
-
-def test_what_the_solver_finds_on_two_devices_keeps_every_rule() -> None:
-    """Counted again from its runs alone; and no plan is shorter."""
-    pytest.importorskip("ortools")
-    graph = recompute_small.small_graph(2, "branches", 7, grain=1_000)
-    whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
-    capacity, link = int(0.6 * whole), recompute_small.LINK_OF_TWO
-    found = optimum_of_two(graph, capacity, link, 2.0)
-    assert found.step is not None
-    again = {name for name in graph.names if name + AGAIN in found.runs}
-    held: list[list[tuple[int, int, int]]] = [[], []]
-    for run, (start, end) in found.runs.items():
-        here = found.device_of[run]
-        for port, size in enumerate(graph[run.removesuffix(AGAIN)].outputs):
-            arrives = end + link.nanoseconds(size) // 1_000 * 1_000
-            ends: list[int] = [end]
-            copies: list[int] = []
-            for reader, (begins, over) in found.runs.items():
-                op = graph[reader.removesuffix(AGAIN)]
-                late = op.backward or reader.endswith(AGAIN)
-                own = run.removesuffix(AGAIN)
-                if (own, port) not in op.inputs or (late and own in again) != run.endswith(AGAIN):
-                    continue
-                is_local = found.device_of[reader] == here
-                assert begins >= (end if is_local else arrives)
-                (ends if is_local else copies).append(over)
-            held[here].append((start, max([*ends, *([arrives] if copies else [])]), size))
-            if copies:
-                held[1 - here].append((end, max(copies), size))
-    for device in (0, 1):
-        runs = sorted(r for n, r in found.runs.items() if found.device_of[n] == device)
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(runs))
-        for moment, _, _ in held[device]:
-            assert sum(n for start, end, n in held[device] if start <= moment < end) <= capacity
-    assert max(end for _, end in found.runs.values()) == found.step >= found.bound
-    two = baechi.Cluster("2x1GiB", link="4us,100GB/s", communication="parallel")
-    plan = planned_again.placed(graph, insufficient_memory.with_capacity(two, capacity), "auto")
-    assert plan["step"] is None or plan["step"] >= found.bound
