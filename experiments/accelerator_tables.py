@@ -201,12 +201,12 @@ def planned(rows: Rows) -> list[Table]:
     """Tables 4 and 5."""
     found = []
     if rows.get("table4"):
-        five = step_time.tables_of("Table 4 with these costs", rows["table4"])
-        five[0].notes += (
+        four = step_time.table_of("Table 4 with these costs", rows["table4"])
+        four.notes += (
             " Four devices like this one, linked through the host by the links above, one transfer "
             "at a time per device. Step times are simulated."
         )
-        found += five
+        found.append(four)
     if rows.get("table5"):
         found.append(insufficient_memory.step_times("Table 5 with these costs", rows["table5"]))
     return found

@@ -22,7 +22,7 @@ Row: TypeAlias = Mapping[str, Any]
 Show: TypeAlias = Callable[[Any], str]
 
 # Tables of more rows are in the raw values only.
-LONGEST = 24
+LONGEST = 20
 # Experiments that go on from what an earlier run found: they keep a document, not a table.
 READ_BACK = ("accelerator", "bank")
 

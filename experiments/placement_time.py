@@ -29,22 +29,6 @@ REPEATS = 3
 LEARNED = (0, 2, 4, 6)  # of PAPER, the smaller batch of each graph
 OURS = Learning(samples=2048)  # on the Graph Optimizer's groups, of which there are few
 
-PUBLISHED = [
-    {
-        "figure": "placement 654 to 206,000 times faster than learning-based approaches",
-        "source": "the paper's abstract (SoCC 2020); the learners run samples on GPUs",
-    },
-    {
-        "figure": "step time at most 6.2% longer than an expert's placement",
-        "source": "the paper's abstract (SoCC 2020)",
-    },
-    {
-        "figure": "unoptimised placement in 68 s (Inception-V3), 275 s (GNMT, length 40), "
-        "406 s (GNMT, length 50); optimised in 0.9, 1.2 and 2.4 s",
-        "source": "the paper's Table 6",
-    },
-]
-
 
 def by_scope(graph: baechi.Graph, workload: Workload) -> Integers:
     """Groups as earlier learners had them: a layer's step, a branch's convolution, a sublayer."""
@@ -169,13 +153,6 @@ def learner_table(rows: list[dict[str, Any]]) -> Table:
     return Table("A learner on the same graphs and the same simulator", columns, rows, notes)
 
 
-def published_table() -> Table:
-    """The paper's own figures."""
-    columns = [Column("figure", "published"), Column("source", "where")]
-    notes = "Figures of others, on their machines and profiles; nothing here was measured by us."
-    return Table("Published figures, quoted", columns, list(PUBLISHED), notes)
-
-
 def learning_figure(rows: Sequence[dict[str, Any]]) -> str:
     """Best step time over m-SCT's, over the learner's CPU time."""
     series = {
@@ -225,7 +202,7 @@ def run() -> Page:
         "Execution Simulator on the paper's cluster: four devices of 8 GiB, one transfer at a "
         "time per device. Nothing was run on accelerators.",
         "a",
-        [ours_table(rows), learner_table(learners), published_table()],
+        [ours_table(rows), learner_table(learners)],
         summary(rows, learners),
         figures={"learning": (caption, learning_figure(learners))},
     )

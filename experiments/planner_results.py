@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold ``auto`` against the best of the paper's methods, its bounds, and what it found before.
+"""Hold ``auto`` against the best of the paper's methods, and its bounds.
 
 ``./do experiments auto --graphs FOLDER`` writes docs/lab/results/auto.md. FOLDER holds graphs of
 others: ``paper/NAME.json.gz`` (read by prototype_placements.py),
@@ -9,13 +9,11 @@ models need no files.
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import baechi
@@ -24,6 +22,7 @@ from experiments.prototype_placements import read_graph
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
 PAPER = ("m-topo", "m-etf", "m-sct")
 BUDGETS = (0.1, 1.0, 10.0, 60.0)
@@ -55,18 +54,14 @@ LONG = {
     ("PipeDream inception_v3", "equal"),
     ("prototype inception_v3", "equal"),
 }
-BEFORE = Path(__file__).with_name("auto_before.csv")
-TOLERANCE = 0.005  # by which a step may be longer than a goal says
 
 SIMULATED = (
     "All steps are simulated. `auto` tries all methods and searches on from the best plan "
     "(docs/explanation/planner.md); the gap is to the plan's own lower bound. Equal: four devices; "
     "unequal: two of them at half the speed; both with ample memory. All transfers go one at a "
     f"time per device, {LINK}. Instances of the dnn-partitioning research are on their own "
-    "clusters, with costs and steps of our simulator.\n\n"
-    '"Before" is the search of 2026-11-22 (`unet` and `two-tower`: 2026-11-24). With 60 s only two '
-    "steps are known from then: 249 ms of `moe` on 4x32GiB, and 400 ms of nasnetamobile. "
-    f"60 s were given to {len(LONG)} of the instances."
+    f"clusters, with costs and steps of our simulator. 60 s were given to {len(LONG)} of the "
+    "instances."
 )
 
 
@@ -80,7 +75,6 @@ class Row:
     winner: str
     auto: dict[float, float] = field(default_factory=dict)  # by budget
     gaps: dict[float, float] = field(default_factory=dict)
-    before: dict[float, float] = field(default_factory=dict)
 
 
 def named(model: str, options: dict[str, Any]) -> str:
@@ -118,17 +112,6 @@ def further() -> Iterator[tuple[str, baechi.Graph, str, baechi.Cluster]]:
         yield named(model, options), baechi.generate(model, **options), devices, cluster
 
 
-def found_before() -> dict[tuple[str, str], dict[float, float]]:
-    """Steps by budget, of each graph on each cluster."""
-    with BEFORE.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["graph"], row["cluster"]): {
-                budget: float(row[f"{budget:g}"]) for budget in BUDGETS if row[f"{budget:g}"]
-            }
-            for row in csv.DictReader(file)
-        }
-
-
 def measure(name: str, graph: baechi.Graph, where: str, cluster: baechi.Cluster) -> Row:
     """Plan one instance in every way."""
     best: tuple[int, str] | None = None
@@ -145,7 +128,6 @@ def measure(name: str, graph: baechi.Graph, where: str, cluster: baechi.Cluster)
         row.auto[budget] = plan.makespan_ns / 1e6
         row.gaps[budget] = plan.gap or 0.0
         print(f"{name}, {where}: {budget:g} s {row.auto[budget]:.4g}", file=sys.stderr, flush=True)
-    row.before = found_before().get((name, where), {})
     return row
 
 
@@ -160,26 +142,12 @@ def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:
     return math.exp(statistics.fmean(math.log(one / other) for one, other in pairs))
 
 
-def longer(rows: list[Row], budget: float, before: float) -> list[str]:
-    """Say where the step with `budget` is longer than before with another one."""
-    return [
-        f"{row.graph} ({row.cluster}, +{row.auto[budget] / row.before[before] - 1:.1%})"
-        for row in rows
-        if row.auto[budget] > row.before[before] * (1 + TOLERANCE)
-    ]
-
-
 def goals(rows: list[Row], known: list[Row]) -> Iterator[tuple[str, str, bool]]:
     """Each goal, what was found, and whether that meets it; `known` are the 47."""
     by_name = {(row.graph, row.cluster): row for row in rows}
     for key, most in ((("moe", "4x32GiB"), 255.0), (("PipeDream nasnetamobile", "equal"), 405.0)):
         step = by_name[key].auto[1.0]
         yield f"{key[0]}, {key[1]}: at most {most:g} ms with 1 s", f"{step:.4g} ms", step <= most
-    ratio = mean_ratio((row.auto[0.1], row.before[1.0]) for row in known)
-    yield "steps with 0.1 s at or below those before with 1 s", f"{ratio - 1:+.1%}", ratio <= 1
-    worse = longer(known, 0.1, 1.0)
-    found = f"{len(worse)}: {', '.join(worse)}" if worse else "none"
-    yield f"none of them longer by more than {TOLERANCE:.1%}", found, not worse
     gaps = [row.gaps[1.0] for row in known]
     for name, average, most in (
         ("median", statistics.median, 0.08),
@@ -199,18 +167,13 @@ def summary(known: list[Row]) -> str:
             for budget in BUDGETS[:-1]
         )
 
-    def change(budget: float, before: float) -> str:
-        ratio = mean_ratio((row.auto[budget], row.before[before]) for row in known)
-        return f"{ratio - 1:+.1%} with {budget:g} s over {before:g} s before"
-
     worse = sum(ratio > 1 for ratio in ratios)
     mean = mean_ratio((ratio, 1.0) for ratio in ratios)
     return (
         f"With a budget of 1 s `auto` is worse than the best of the three on {worse} of "
         f"{len(ratios)} instances; the geometric mean of its step time over theirs is {mean:.3f}. "
-        f"Steps, the geometric mean over {len(known)} instances: {change(0.1, 0.1)}, "
-        f"{change(0.1, 1.0)}, {change(1.0, 1.0)}, {change(10.0, 1.0)}. Gap to the lower bound, "
-        f"median: {gaps(statistics.median)}; mean: {gaps(statistics.fmean)}."
+        f"Gap to the lower bound, median: {gaps(statistics.median)}; mean: "
+        f"{gaps(statistics.fmean)}."
     )
 
 
@@ -229,7 +192,6 @@ def steps_table(rows: list[Row]) -> Table:
     columns = [Column("graph", "graph"), Column("cluster", "cluster")]
     columns += [Column("paper", "best of the three", "{:.4g}".format), Column("by", "by")]
     columns += [
-        *(Column(f"before {b:g} s", f"before, {b:g} s", "{:.4g}".format) for b in BUDGETS[:2]),
         *(Column(f"{b:g} s", f"{b:g} s", "{:.4g}".format) for b in BUDGETS),
         *(Column(f"gap {b:g} s", f"gap, {b:g} s", percent) for b in BUDGETS),
     ]
@@ -239,7 +201,6 @@ def steps_table(rows: list[Row]) -> Table:
             "cluster": row.cluster,
             "paper": row.paper,
             "by": row.winner,
-            **{f"before {budget:g} s": step for budget, step in row.before.items()},
             **{f"{budget:g} s": step for budget, step in row.auto.items()},
             **{f"gap {budget:g} s": gap for budget, gap in row.gaps.items()},
         }

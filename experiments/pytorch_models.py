@@ -83,10 +83,10 @@ def run() -> Page:
     sizes = "; ".join(f"{w.name}: {known[w.model]['sizes']}" for w in measured)
     where = known[measured[0].model]["machine"]
     clusters = "; ".join(f"{w.name} on {w.cluster}" for w in estimated)
-    tables = step_time.tables("Full size, estimated", estimated)
-    tables[0].notes += f" Training steps of models/pytorch. {clusters}."
-    on_cpu = step_time.tables("Measured on a CPU", measured)
-    on_cpu[0].notes += (
+    full_size = step_time.table("Full size, estimated", estimated)
+    full_size.notes += f" Training steps of models/pytorch. {clusters}."
+    on_cpu = step_time.table("Measured on a CPU", measured)
+    on_cpu.notes += (
         f" Four devices, each one core of {where}; a copy takes 100 us plus its bytes at 1 GB/s, "
         f"one at a time per device. Small batches or sizes: {sizes}."
     )
@@ -98,5 +98,5 @@ def run() -> Page:
         "functions, the Transformer's of full size of calls (experiments/profiles, written by "
         "`python -m experiments.profile_models`).",
         "ab",
-        tables + on_cpu,
+        [full_size, on_cpu],
     )

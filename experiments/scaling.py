@@ -19,11 +19,6 @@ OPERATORS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 DEVICES = (2, 4, 8, 16, 32, 64)
 DEVICES_FIXED, OPERATORS_FIXED = 8, 100_000
 PARTITION_LIMIT = 300_000  # operators, to end in minutes
-GROWTH = (
-    "On small graphs most of the Graph Optimizer's time is its search on the coarsest graph, which "
-    "ends when it finds nothing better: how long that takes depends little on the number of "
-    "operators, so its times do not always grow from row to row."
-)
 REPEATS = 3
 ONCE = 1.0  # seconds beyond which one run is enough
 
@@ -98,36 +93,6 @@ def table(title: str, rows: list[dict[str, Any]], notes: str) -> Table:
     return Table(title, columns, rows, notes)
 
 
-def fold(ratio: float) -> str:
-    """How many times, whole."""
-    return f"{ratio:,.0f}x"
-
-
-def growth(rows: list[dict[str, Any]]) -> Table:
-    """How much each method's time grows from the first to the last of its rows."""
-    found = []
-    for name in names_of(rows):
-        mine = [row for row in rows if name in row]
-        first, last = mine[0], mine[-1]
-        found.append(
-            {
-                "method": name,
-                "from": first["operators"],
-                "to": last["operators"],
-                "size": last["operators"] / first["operators"],
-                "time": last[name] / first[name],
-            }
-        )
-    columns = [
-        Column("method", "method"),
-        Column("from", "from operators", count),
-        Column("to", "to", count),
-        Column("size", "operators grow", fold),
-        Column("time", "time grows", fold),
-    ]
-    return Table("Growth", columns, found, GROWTH)
-
-
 def figure(rows: list[dict[str, Any]], key: str) -> str:
     """Seconds over operators or devices, both logarithmic."""
     series = {
@@ -160,7 +125,6 @@ def run() -> Page:
         "a",
         [
             table(f"Operators, on {DEVICES_FIXED} devices", by_operators, method),
-            growth(by_operators),
             table(f"Devices, {OPERATORS_FIXED:,} operators", by_devices, method),
         ],
         figures={

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
-from experiments.page import Column, Page, Table, milliseconds, percent, times
+from experiments.page import Column, Page, Table, milliseconds, percent
 from experiments.progress import each
 from experiments.workloads import CURRENT, PAPER
 
@@ -50,17 +50,17 @@ def row(workload: Workload) -> dict[str, Any]:
     return result
 
 
-def tables(title: str, workloads: Sequence[Workload]) -> list[Table]:
-    """Place all workloads in every way; the tables of what came out."""
+def table(title: str, workloads: Sequence[Workload]) -> Table:
+    """Place all workloads in every way; the table of what came out."""
     named = each(workloads, lambda workload: workload.name, of=title)
-    return tables_of(title, [row(workload) for workload in named])
+    return table_of(title, [row(workload) for workload in named])
 
 
-def tables_of(title: str, rows: list[dict[str, Any]]) -> list[Table]:
-    """Step times, and how they compare: one row per workload in each."""
+def table_of(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Step times: one row per workload. How they compare is in its raw values."""
     experts = dict.fromkeys(f"{r['workload'].split(',')[0]}: {r['expert_is']}" for r in rows)
     names = {"single": "one device", "expert": "expert", **{m: m for m in METHODS}}
-    step_times = Table(
+    return Table(
         title,
         [
             Column("workload", "workload"),
@@ -71,15 +71,6 @@ def tables_of(title: str, rows: list[dict[str, Any]]) -> list[Table]:
         rows,
         f"Milliseconds per step. Experts: {'; '.join(experts)}.",
     )
-    speedups = [
-        Column(f"{method}/{base}", f"{method} / {base}", times)
-        for base in ("single", "expert")
-        for method in METHODS
-    ]
-    return [
-        step_times,
-        Table(f"{title}: speedups", [Column("workload", "workload"), *speedups], rows),
-    ]
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
@@ -100,7 +91,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 def run() -> Page:
     """The page of Table 4."""
-    paper = tables("The paper's models, four devices of 8 GiB", PAPER)
+    paper = table("The paper's models, four devices of 8 GiB", PAPER)
     return Page(
         "step_time",
         "Step time with sufficient memory (paper Table 4)",
@@ -108,6 +99,6 @@ def run() -> Page:
         "device, every tensor counted in memory. Nothing was run on accelerators. Speedups are "
         "step time of one device, or of the expert, over the method's.",
         "a",
-        paper + tables("Current models", CURRENT),
-        summary(paper[0].rows),
+        [paper, table("Current models", CURRENT)],
+        summary(paper.rows),
     )
