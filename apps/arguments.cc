@@ -2,11 +2,13 @@
 #include "apps/arguments.h"
 
 #include <string>
+#include <vector>
 
 #include "apps/console.h"
 #include "apps/progress.h"
 #include "baechi/base/error.h"
 #include "baechi/base/number_text.h"
+#include "baechi/cost/device_presets.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
@@ -131,10 +133,20 @@ void warn_of_wrong(const std::string& path, const OpGraph* original, const StepG
   if (!words.empty()) print_words("baechi: warning: " + path + ": " + words);
 }
 
+std::vector<std::string> known_clusters() {
+  std::vector<std::string> known{"paper"};
+  for (const DevicePreset& preset : all_device_presets())
+    known.push_back("1x" + std::string(preset.name));
+  return known;
+}
+
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required) {
   set.add("-c,--cluster", argument.cluster,
           "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
-          "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4")
+          "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4; +host:64GiB "
+          "adds "
+          "a host's memory")
+      .suggest(known_clusters())
       .required(required)
       .check([](const std::string& text) {
         return text.empty() ? "the cluster is empty" : std::string();
@@ -145,11 +157,13 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
           "away")
       .type_name("MEMORY");
   set.add("--link", argument.link,
-          "Latency and bandwidth between any two devices, such as 50us,6GB/s; or pcie3, pcie4, "
-          "pcie5")
+          "Latency and bandwidth between any two devices, such as 50us,6GB/s; or a name, such as "
+          "pcie4, nvlink, 10gbit")
+      .suggest(link_names())
       .type_name("LINK");
   set.add("--comm", argument.communication,
           "How transfers share devices: parallel, sequential or duplex")
+      .suggest({"parallel", "sequential", "duplex"})
       .type_name("MODE");
   set.add("--host-time", argument.host_time,
           "What asking for an operator and for a transfer takes the thread that asks, one per host "

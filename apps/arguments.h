@@ -67,6 +67,9 @@ double parse_percent(std::string_view option, std::string_view text);
 std::string check_path(const std::string& path);
 
 // --cluster, --link, --comm.
+// For completion: "1xrtx4090", ...
+std::vector<std::string> known_clusters();
+
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required);
 Cluster load_cluster(const ClusterArgument& argument);
 // Of who names no cluster: that of the plan.

@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -19,6 +20,20 @@
 #include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
+namespace {
+
+// What completion offers, by option.
+std::map<const CLI::Option*, std::vector<std::string>>& suggestions() {
+  static std::map<const CLI::Option*, std::vector<std::string>> all;
+  return all;
+}
+
+}  // namespace
+
+Option& Option::suggest(const std::vector<std::string>& values) {
+  suggestions()[option_] = values;
+  return *this;
+}
 
 Option& Option::required(bool required) {
   option_->required(required);
@@ -44,10 +59,11 @@ Option& Option::one_of(const std::vector<std::string>& values) {
     std::string words = "expected one of ";
     for (std::size_t i = 0; i < values.size(); ++i)
       words += (i == 0 ? "" : i + 1 < values.size() ? ", " : " or ") + values[i];
-    return words + ", found '" + printable(text, 40) + "'";
+    return words + ", found '" + printable(text, 40) + "'" +
+           did_you_mean(printable(text, 40), values);
   };
   option_->check(CLI::Validator(check, CLI::IsMember(values).get_description()));
-  return *this;
+  return suggest(values);
 }
 
 Option& Option::show_default() {
@@ -117,10 +133,16 @@ std::vector<OptionSet::Words> OptionSet::all_words() const {
   std::vector<Words> all;
   for (const CLI::App* app :
        app_.get_parent()->get_subcommands([](const CLI::App*) { return true; })) {
-    Words words{app->get_name(), app->get_description(), {}};
+    Words words{app->get_name(), app->get_description(), {}, {}};
     for (const CLI::Option* option : app->get_options()) {
-      for (const std::string& name : option->get_lnames()) words.options.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) words.options.push_back("-" + name);
+      std::vector<std::string> names;
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+      words.options.insert(words.options.end(), names.begin(), names.end());
+      const auto values = suggestions().find(option);
+      if (values == suggestions().end()) continue;
+      if (names.empty()) names.emplace_back();
+      for (const std::string& name : names) words.values[name] = values->second;
     }
     all.push_back(std::move(words));
   }
@@ -247,6 +269,15 @@ void refuse_to_write_over_input(const CLI::App& app) {
 }  // namespace
 
 ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
+  std::vector<char*> asked(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {  // "help place" is "place --help"
+    static char help[] = "--help";
+    asked.erase(asked.begin() + 1);
+    asked.resize(std::min<std::size_t>(asked.size(), 2));
+    asked.push_back(help);
+    argc = static_cast<int>(asked.size());
+    argv = asked.data();
+  }
   if (argc > 1 && argv[1][0] != '-') check_command_name(argv[1]);
   CLI::App root("Places machine learning graphs on clusters of memory-limited devices.", "baechi");
   root.set_version_flag("--version", std::string(version()));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,7 +31,8 @@ class Option {
   Option& type_name(const std::string& name);  // what --help calls the value
   Option& check(const Check& check);
   Option& one_of(const std::vector<std::string>& values);
-  Option& show_default();  // in --help: what it writes to holds it
+  Option& suggest(const std::vector<std::string>& values);  // for completion; others are taken too
+  Option& show_default();                                   // in --help: what it writes to holds it
   Option& show_default(const std::string& text);
   Option& excludes(const std::string& name);  // of another option of the set, declared before
   Option& values(int least, int most);        // how many follow the option
@@ -48,6 +50,7 @@ class OptionSet {
   struct Words {
     std::string name, summary;
     std::vector<std::string> options;
+    std::map<std::string, std::vector<std::string>> values;  // of options, and "" of arguments
   };
 
   explicit OptionSet(CLI::App& app) : app_(app) {}

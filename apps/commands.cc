@@ -6,6 +6,8 @@
 
 namespace baechi::cli {
 
+extern const Command kEstimateCommand;     // python_commands.cc
+extern const Command kDoctorCommand;       // python_commands.cc
 extern const Command kGenerateCommand;     // generate.cc
 extern const Command kOptimizeCommand;     // optimize.cc
 extern const Command kMethodsCommand;      // methods.cc
@@ -31,6 +33,7 @@ extern const Command kCompletionCommand;   // completion.cc
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
       // clang-format off: one row each
+      kEstimateCommand,
       kGenerateCommand,
       kOptimizeCommand,
       kMethodsCommand,
@@ -51,6 +54,7 @@ std::span<const Command> all_commands() {
       kConvertCommand,
       kCheckCommand,
       kCalibrateCommand,
+      kDoctorCommand,
       kCompletionCommand,
       // clang-format on
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi completion: shell code that completes subcommands, options and file names.
+// baechi completion: shell code that completes subcommands, options, values and file names.
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,22 +28,36 @@ std::string command_names(const std::vector<Words>& all) {
 std::string bash(const std::vector<Words>& all) {
   std::string text =
       "_baechi() {\n"
-      "  local word=${COMP_WORDS[COMP_CWORD]} options=''\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} options='' values='' files=''\n"
       "  if ((COMP_CWORD == 1)); then\n"
       "    COMPREPLY=($(compgen -W '" +
       command_names(all) +
-      " --help --version' -- \"$word\"))\n"
+      " help --help --version' -- \"$word\"))\n"
       "    return\n"
       "  fi\n"
       "  case ${COMP_WORDS[1]} in\n";
   for (const Words& words : all)
     text += "    " + words.name + ") options='" + join(words.options, " ") + "' ;;\n";
+  text +=
+      "  esac\n"
+      "  case \"${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}\" in\n";
+  for (const Words& words : all)
+    for (const auto& [option, values] : words.values)
+      if (!option.empty())
+        text += "    '" + words.name + " " + option + "') values='" + join(values, " ") + "' ;;\n";
+  text += "    *) case ${COMP_WORDS[1]} in\n";
+  for (const Words& words : all)
+    if (const auto at = words.values.find(""); at != words.values.end())
+      text += "      " + words.name + ") files='" + join(at->second, " ") + "' ;;\n";
   return text +
+         "    esac ;;\n"
          "  esac\n"
-         "  if [[ $word == -* ]]; then\n"
+         "  if [[ -n $values ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+         "  elif [[ $word == -* ]]; then\n"
          "    COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
          "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
+         "    COMPREPLY=($(compgen -f -W \"$files\" -- \"$word\"))\n"
          "  fi\n"
          "}\n"
          "complete -o filenames -F _baechi baechi\n";
@@ -74,6 +88,20 @@ std::string zsh(const std::vector<Words>& all) {
       "  case ${words[2]} in\n";
   for (const Words& words : all)
     text += "    " + words.name + ") options=(" + join(words.options, " ") + ") ;;\n";
+  text +=
+      "  esac\n"
+      "  case \"${words[2]} ${words[CURRENT-1]}\" in\n";
+  for (const Words& words : all)
+    for (const auto& [option, values] : words.values)
+      if (!option.empty())
+        text += "    '" + words.name + " " + option + "') compadd -- " + join(values, " ") +
+                "; return ;;\n";
+  text +=
+      "  esac\n"
+      "  case ${words[2]} in\n";
+  for (const Words& words : all)
+    if (const auto at = words.values.find(""); at != words.values.end())
+      text += "    " + words.name + ") compadd -- " + join(at->second, " ") + " ;;\n";
   return text +
          "  esac\n"
          "  if [[ ${words[CURRENT]} == -* ]]; then\n"
@@ -90,11 +118,17 @@ std::string fish(const std::vector<Words>& all) {
   for (const Words& words : all) {
     text += "complete -c baechi -n __fish_use_subcommand -f -a " + words.name + " -d '" +
             unquoted(words.summary) + "'\n";
+    const std::string begin =
+        "complete -c baechi -n '__fish_seen_subcommand_from " + words.name + "' ";
     for (const std::string& option : words.options) {
       const bool is_long = option.starts_with("--");
-      text += "complete -c baechi -n '__fish_seen_subcommand_from " + words.name + "' " +
-              (is_long ? "-l " + option.substr(2) : "-s " + option.substr(1)) + "\n";
+      text += begin + (is_long ? "-l " + option.substr(2) : "-s " + option.substr(1));
+      if (const auto at = words.values.find(option); at != words.values.end())
+        text += " -x -a '" + join(at->second, " ") + "'";
+      text += "\n";
     }
+    if (const auto at = words.values.find(""); at != words.values.end())
+      text += begin + "-a '" + join(at->second, " ") + "'\n";
   }
   return text;
 }
@@ -127,7 +161,7 @@ Run declare_completion(OptionSet& set) {
 
 extern const Command kCompletionCommand{
     .name = "completion",
-    .summary = "Print shell code that completes baechi's subcommands, options and files",
+    .summary = "Print shell code that completes baechi's subcommands, options, values and files",
     .examples =
         "source <(baechi completion bash)\n"
         "baechi completion zsh > ~/.zfunc/_baechi\n"

@@ -17,6 +17,9 @@ void print_text(std::string_view text);
 // One line of words on stderr, likewise.
 void print_words(std::string_view line);
 
+// Whether stdout is a terminal, with a person before it.
+bool writes_to_terminal();
+
 // Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".
 void write_result(const std::string& path, std::string_view text);
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/arguments.h"
 #include "apps/console.h"
@@ -145,6 +146,9 @@ ExitCode run_generate(const GenerateArguments& options, const RunContext& contex
   if (options.list) return list_models(context.json), ExitCode::kOk;
   if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
+  if (options.output.empty() && writes_to_terminal())
+    throw InputError("--output", "a graph is megabytes of JSON: name a file, such as -o " +
+                                     options.model + ".json; -o - writes it here");
   const Progress progress("generating " + options.model);
   OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
   if (options.variables) graph = with_variables(graph);
@@ -173,7 +177,12 @@ void add_number_option(OptionSet& set, const std::string& name, const std::strin
 Run declare_generate(OptionSet& set) {
   auto options = std::make_shared<GenerateArguments>();
   GenerateRequest& request = options->request;
-  set.add("model", options->model, "Which graph; --list names them").type_name("MODEL");
+  std::vector<std::string> models, presets;
+  for (const GeneratorEntry& entry : all_generators()) models.emplace_back(entry.name);
+  for (const DevicePreset& preset : all_device_presets()) presets.emplace_back(preset.name);
+  set.add("model", options->model, "Which graph; --list names them")
+      .suggest(models)
+      .type_name("MODEL");
   add_number_option(set, "--batch", "Mini-batch size", request.batch);
   add_number_option(set, "--micro-batches",
                     "Cut the mini-batch into so many: the graph is of one micro-batch",
@@ -186,8 +195,11 @@ Run declare_generate(OptionSet& set) {
   set.add("--device", options->devices,
           "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
           "alone is its own kind")
+      .suggest(presets)
       .type_name("DEVICES");
-  set.add("--precision", options->precision, "fp32, tf32, fp16 or bf16").type_name("NAME");
+  set.add("--precision", options->precision, "fp32, tf32, fp16 or bf16")
+      .suggest({"fp32", "tf32", "fp16", "bf16"})
+      .type_name("NAME");
   set.add_flag("--training", options->training,
                "A whole training step, where the default is one forward pass");
   set.add_flag("--inference", options->inference,

@@ -46,6 +46,11 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
   added.type_name(std::visit(TypeName{option}, field))
       .show_default(given.empty() ? std::string(option.implied) : given);
   if (!option.implied.empty()) added.values(0, 1);
+  if (const OneOf* const named = std::get_if<OneOf>(&field)) {
+    std::vector<std::string> names;
+    for (const OneOf::Choice& choice : named->choices) names.emplace_back(choice.name);
+    added.suggest(names);
+  }
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ from baechi._core import (
     verify,
 )
 from baechi._core import version as _version
+from baechi.estimates.answer import Estimate, estimate
 from baechi.options import PlaceOptions, StudyOptions
 from baechi.pipeline import (
     DoesNotFit,
@@ -58,6 +59,7 @@ __all__ = [
     "Cluster",
     "Device",
     "DoesNotFit",
+    "Estimate",
     "Explanation",
     "Graph",
     "GraphBuilder",
@@ -77,6 +79,7 @@ __all__ = [
     "__version__",
     "device_presets",
     "device_worth",
+    "estimate",
     "explain",
     "export_formats",
     "export_onnx",

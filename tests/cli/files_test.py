@@ -181,6 +181,10 @@ def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
         ' echo "${COMPREPLY[@]}"; }\n'
         "complete_words baechi conv\ncomplete_words baechi check --gr\n"
         "complete_words baechi check g\n"
+        "complete_words baechi place graph.json --method m-s\n"
+        "complete_words baechi place graph.json -c 1xrtx50\n"
+        "complete_words baechi place graph.json --link 10\n"
+        "complete_words baechi generate gn\n"
     )
     (tmp_path / "graph.json").touch()
     result = subprocess.run(
@@ -190,7 +194,15 @@ def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},
     )
-    assert result.stdout.splitlines() == ["convert", "--graph", "graph.json"]
+    assert result.stdout.splitlines() == [
+        "convert",
+        "--graph",
+        "graph.json",
+        "m-sct",
+        "1xrtx5080 1xrtx5090",
+        "10gbit 100gbit",
+        "gnmt",
+    ]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <vector>
 
 #include "baechi/base/error.h"
@@ -41,7 +40,17 @@ constexpr DevicePreset kPresets[] = {
      .peak_flops = {gigaflops(10'000), 0, gigaflops(40'300), 0},
      .memory_bandwidth = gigabytes_per_second(448),
      .capacity = gibibytes(8),
-     .host_link = kPaperPcie3},
+     .host_link = kPaperPcie3,
+     .store_link = "pcie3"},
+    // NVIDIA's figures for the GeForce RTX 3060, 12 GB: 3,584 CUDA cores at 1.78 GHz, 360 GB/s, PCIe
+    // 4.0 x16. Tensor rates of GeForce cards with 32-bit sums are twice fp32's, as GA102's table has
+    // them.
+    {.name = "rtx3060",
+     .description = "NVIDIA GeForce RTX 3060, 12 GB",
+     .peak_flops = {gigaflops(12'700), gigaflops(12'700), gigaflops(25'500), gigaflops(25'500)},
+     .memory_bandwidth = gigabytes_per_second(360),
+     .capacity = gibibytes(12),
+     .host_link = kPcie4ThroughHost},
     // NVIDIA Ampere GA102 GPU Architecture whitepaper, table "GeForce RTX 3090": 35.6 TFLOPS fp32
     // and tf32, 71 fp16/bf16 tensor, 936 GB/s, 24 GB, PCIe 4.0 x16.
     {.name = "rtx3090",
@@ -49,6 +58,20 @@ constexpr DevicePreset kPresets[] = {
      .peak_flops = {gigaflops(35'600), gigaflops(35'600), gigaflops(71'000), gigaflops(71'000)},
      .memory_bandwidth = gigabytes_per_second(936),
      .capacity = gibibytes(24),
+     .host_link = kPcie4ThroughHost},
+    // NVIDIA's figures for the GeForce RTX 4070 and 4080: 5,888 and 9,728 CUDA cores at 2.48 and
+    // 2.51 GHz, 504 and 716.8 GB/s, PCIe 4.0 x16.
+    {.name = "rtx4070",
+     .description = "NVIDIA GeForce RTX 4070, 12 GB",
+     .peak_flops = {gigaflops(29'100), gigaflops(29'100), gigaflops(58'300), gigaflops(58'300)},
+     .memory_bandwidth = gigabytes_per_second(504),
+     .capacity = gibibytes(12),
+     .host_link = kPcie4ThroughHost},
+    {.name = "rtx4080",
+     .description = "NVIDIA GeForce RTX 4080, 16 GB",
+     .peak_flops = {gigaflops(48'700), gigaflops(48'700), gigaflops(97'500), gigaflops(97'500)},
+     .memory_bandwidth = Bandwidth(716'800'000'000),
+     .capacity = gibibytes(16),
      .host_link = kPcie4ThroughHost},
     // NVIDIA Ada GPU Architecture whitepaper, table "GeForce RTX 4090": 82.6 TFLOPS fp32 and tf32,
     // 165.2 fp16/bf16 tensor, 1008 GB/s, 24 GB, PCIe 4.0 x16.
@@ -58,6 +81,22 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(1008),
      .capacity = gibibytes(24),
      .host_link = kPcie4ThroughHost},
+    // NVIDIA RTX Blackwell GPU Architecture whitepaper: 104.8 and 56.3 TFLOPS fp32, twice that
+    // fp16/bf16 tensor, 1792 and 960 GB/s, PCIe 5.0 x16.
+    {.name = "rtx5080",
+     .description = "NVIDIA GeForce RTX 5080, 16 GB",
+     .peak_flops = {gigaflops(56'300), gigaflops(56'300), gigaflops(112'600), gigaflops(112'600)},
+     .memory_bandwidth = gigabytes_per_second(960),
+     .capacity = gibibytes(16),
+     .host_link = kPcie5ThroughHost,
+     .store_link = "pcie5"},
+    {.name = "rtx5090",
+     .description = "NVIDIA GeForce RTX 5090, 32 GB",
+     .peak_flops = {gigaflops(104'800), gigaflops(104'800), gigaflops(209'500), gigaflops(209'500)},
+     .memory_bandwidth = gigabytes_per_second(1792),
+     .capacity = gibibytes(32),
+     .host_link = kPcie5ThroughHost,
+     .store_link = "pcie5"},
     // NVIDIA V100 Tensor Core GPU data sheet, SXM2: 15.7 TFLOPS fp32, 125 fp16 tensor, 900 GB/s,
     // NVLink 300 GB/s (150 per direction).
     {.name = "v100",
@@ -66,7 +105,8 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(900),
      .capacity = gibibytes(16),
      .host_link = kPcie3ThroughHost,
-     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(112)}},
+     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(112)},
+     .store_link = "pcie3"},
     // NVIDIA A100 Tensor Core GPU data sheet, SXM4: 19.5 TFLOPS fp32, 156 tf32, 312 fp16/bf16, 1555
     // GB/s (40 GB) or 2039 GB/s (80 GB), NVLink 600 GB/s (300 per direction), PCIe 4.0.
     {.name = "a100",
@@ -92,7 +132,8 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(3350),
      .capacity = gibibytes(79),
      .host_link = kPcie5ThroughHost,
-     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)}},
+     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)},
+     .store_link = "pcie5"},
     // NVIDIA H200 Tensor Core GPU data sheet, SXM: the H100's arithmetic, 4.8 TB/s, 141 GB.
     {.name = "h200",
      .description = "NVIDIA H200 SXM, 141 GB",
@@ -100,7 +141,8 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(4800),
      .capacity = gibibytes(139),
      .host_link = kPcie5ThroughHost,
-     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)}},
+     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)},
+     .store_link = "pcie5"},
     // NVIDIA T4 Tensor Core GPU data sheet: 8.1 TFLOPS fp32, 65 fp16 tensor, 16 GB; Turing
     // whitepaper: 320 GB/s. PCIe 3.0 x16.
     {.name = "t4",
@@ -108,7 +150,23 @@ constexpr DevicePreset kPresets[] = {
      .peak_flops = {gigaflops(8'100), 0, gigaflops(65'000), 0},
      .memory_bandwidth = gigabytes_per_second(320),
      .capacity = gibibytes(15),
-     .host_link = kPcie3ThroughHost},
+     .host_link = kPcie3ThroughHost,
+     .store_link = "pcie3"},
+    // NVIDIA A10G data sheet: 35 TFLOPS fp32 and tf32, 70 fp16/bf16 tensor, 600 GB/s, 24 GB, PCIe 4.0.
+    {.name = "a10g",
+     .description = "NVIDIA A10G, 24 GB",
+     .peak_flops = {gigaflops(35'000), gigaflops(35'000), gigaflops(70'000), gigaflops(70'000)},
+     .memory_bandwidth = gigabytes_per_second(600),
+     .capacity = gibibytes(22),
+     .host_link = kPcie4ThroughHost},
+    // NVIDIA L40S data sheet (tensor figures there are also with sparsity): 91.6 TFLOPS fp32, 183
+    // tf32, 362 fp16/bf16, 864 GB/s, 48 GB, PCIe 4.0 x16.
+    {.name = "l40s",
+     .description = "NVIDIA L40S, 48 GB",
+     .peak_flops = {gigaflops(91'600), gigaflops(183'000), gigaflops(362'000), gigaflops(362'000)},
+     .memory_bandwidth = gigabytes_per_second(864),
+     .capacity = gibibytes(44),
+     .host_link = kPcie4ThroughHost},
     // NVIDIA L4 Tensor Core GPU data sheet (tensor figures there are with sparsity): 30.3 TFLOPS
     // fp32, 60 tf32, 121 fp16/bf16, 300 GB/s, 24 GB, PCIe 4.0 x16.
     {.name = "l4",
@@ -126,7 +184,41 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(5300),
      .capacity = gibibytes(191),
      .host_link = kPcie5ThroughHost,
-     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(48)}},
+     .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(48)},
+     .store_link = "pcie5"},
+    // Intel Arc B580: 20 Xe cores of 128 lanes at 2.67 GHz; 233 INT8 TOPS of its matrix units, half of
+    // that in 16 bits; 456 GB/s; PCIe 4.0 x8.
+    {.name = "arc-b580",
+     .description = "Intel Arc B580, 12 GB",
+     .peak_flops = {gigaflops(13'600), 0, gigaflops(116'500), gigaflops(116'500)},
+     .memory_bandwidth = gigabytes_per_second(456),
+     .capacity = gibibytes(12),
+     .host_link = kPcie3ThroughHost,
+     .store_link = "pcie3"},
+    // Apple names cores and memory rates (M4 Pro: 20, 273 GB/s; M4 Max: 40, 546 GB/s; M2 Ultra: 76,
+    // 800 GB/s) and no clock; 128 lanes a core at 1.5 GHz (M2: 1.4) are assumed, no faster in 16 bits.
+    // The GPU may have three quarters of the memory, which is the host's: no store is beside it.
+    {.name = "m4-pro",
+     .description = "Apple M4 Pro, 20 cores, 48 GB that the host shares",
+     .peak_flops = {gigaflops(7'600), 0, 0, 0},
+     .memory_bandwidth = gigabytes_per_second(273),
+     .capacity = gibibytes(36),
+     .host_link = kTenGigabitEthernet,
+     .store_link = {}},
+    {.name = "m4-max",
+     .description = "Apple M4 Max, 40 cores, 128 GB that the host shares",
+     .peak_flops = {gigaflops(15'300), 0, 0, 0},
+     .memory_bandwidth = gigabytes_per_second(546),
+     .capacity = gibibytes(96),
+     .host_link = kTenGigabitEthernet,
+     .store_link = {}},
+    {.name = "m2-ultra",
+     .description = "Apple M2 Ultra, 76 cores, 192 GB that the host shares",
+     .peak_flops = {gigaflops(27'200), 0, 0, 0},
+     .memory_bandwidth = gigabytes_per_second(800),
+     .capacity = gibibytes(144),
+     .host_link = kTenGigabitEthernet,
+     .store_link = {}},
     // NVIDIA Jetson AGX Orin Series Technical Brief, 64 GB: 5.3 TFLOPS fp32; fp16 tensor taken as
     // half of 85 dense INT8 TOPS; 204.8 GB/s and 64 GB that the CPU shares (8 GB left to it here).
     // Boards talk over their 10 Gbit/s Ethernet.
@@ -136,7 +228,8 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = Bandwidth(204'800'000'000),
      .capacity = gibibytes(56),
      .launch = microseconds(10),
-     .host_link = kTenGigabitEthernet},
+     .host_link = kTenGigabitEthernet,
+     .store_link = {}},
     // Eight cores with AVX2 at 3 GHz: 2 FMA units x 8 lanes x 2 FLOPs = 32 FLOPs per cycle and core
     // (Intel 64 and IA-32 Architectures Optimization Reference Manual), no faster for 16-bit
     // floats;
@@ -150,90 +243,7 @@ constexpr DevicePreset kPresets[] = {
      .host_link = kMemoryBus},
 };
 
-constexpr std::int64_t kLargestCount = 1024;
-
 std::size_t index_of(Precision precision) { return static_cast<std::size_t>(precision); }
-
-// In whatever case: A100 is a100.
-const DevicePreset* find_preset(std::string_view name) {
-  const std::string wanted = in_lower_case(name);
-  const auto at = std::find_if(std::begin(kPresets), std::end(kPresets),
-                               [&](const DevicePreset& preset) { return preset.name == wanted; });
-  return at == std::end(kPresets) ? nullptr : at;
-}
-
-struct Term {  // "4xrtx3090"
-  std::int64_t count = 0;
-  const DevicePreset* preset = nullptr;
-};
-
-// Nothing when the text has another form or the device is unknown.
-std::optional<Term> parse_term(std::string_view text) {
-  Term term;
-  const char* const end = text.data() + text.size();
-  const auto [after, error] = std::from_chars(text.data(), end, term.count);
-  if (error == std::errc::invalid_argument || after == end || *after != 'x') return std::nullopt;
-  term.preset = find_preset(std::string_view(after + 1, end));
-  if (term.preset == nullptr) return std::nullopt;
-  if (error != std::errc() || term.count < 1 || term.count > kLargestCount)
-    throw InputError("cluster '" + std::string(text) + "'",
-                     "the number of devices must be 1 to " + std::to_string(kLargestCount));
-  return term;
-}
-
-LinkRule kinds_rule(std::string_view from, std::string_view to, const LinkPreset& link) {
-  return {.scope = LinkScope::kKinds,
-          .from = std::string(from),
-          .to = std::string(to),
-          .latency = link.latency,
-          .bandwidth = link.bandwidth,
-          .channels = {}};
-}
-
-LinkPreset slower(const LinkPreset& a, const LinkPreset& b) {
-  return {std::max(a.latency, b.latency), std::min(a.bandwidth, b.bandwidth)};
-}
-
-ClusterSpec assemble(std::string_view name, const std::vector<Term>& terms) {
-  ClusterSpec spec;
-  spec.name = std::string(name);
-  std::vector<const DevicePreset*> seen;
-  std::vector<std::int64_t> counts;
-  for (const Term& term : terms) {
-    const auto at = std::find(seen.begin(), seen.end(), term.preset);
-    const auto slot = static_cast<std::size_t>(at - seen.begin());
-    if (at == seen.end()) {
-      seen.push_back(term.preset);
-      counts.push_back(0);
-    }
-    const std::string kind(term.preset->name);
-    for (std::int64_t i = 0; i < term.count; ++i)
-      spec.devices.push_back({.name = kind + ":" + std::to_string(counts[slot]++),
-                              .kind = kind,
-                              .capacity = term.preset->capacity,
-                              .host = "host"});
-  }
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    spec.links.push_back(
-        kinds_rule(seen[i]->name, seen[i]->name, seen[i]->peer_link.value_or(seen[i]->host_link)));
-    for (std::size_t j = 0; j < i; ++j)
-      spec.links.push_back(
-          kinds_rule(seen[j]->name, seen[i]->name, slower(seen[j]->host_link, seen[i]->host_link)));
-  }
-  return spec;
-}
-
-// Kind "gpu", so that graphs generated without naming a device run on it.
-ClusterSpec paper_cluster() {
-  const DevicePreset& rtx2080 = device_preset("rtx2080");
-  ClusterSpec spec = uniform_cluster({.count = 4,
-                                      .capacity = rtx2080.capacity,
-                                      .latency = rtx2080.host_link.latency,
-                                      .bandwidth = rtx2080.host_link.bandwidth,
-                                      .communication = CommunicationMode::kSequential});
-  spec.name = "paper";
-  return spec;
-}
 
 }  // namespace
 
@@ -262,8 +272,15 @@ std::int64_t DevicePreset::effective_bandwidth() const {
 
 std::span<const DevicePreset> all_device_presets() { return kPresets; }
 
+const DevicePreset* find_device_preset(std::string_view name) {
+  const std::string wanted = in_lower_case(name);
+  const auto at = std::find_if(std::begin(kPresets), std::end(kPresets),
+                               [&](const DevicePreset& preset) { return preset.name == wanted; });
+  return at == std::end(kPresets) ? nullptr : at;
+}
+
 const DevicePreset& device_preset(std::string_view name) {
-  if (const DevicePreset* preset = find_preset(name)) return *preset;
+  if (const DevicePreset* preset = find_device_preset(name)) return *preset;
   std::vector<std::string> known;
   for (const DevicePreset& preset : kPresets) known.emplace_back(preset.name);
   throw InputError("unknown device " + in_quotes(name) + did_you_mean(std::string(name), known) +
@@ -285,19 +302,6 @@ Time roofline_time(const DevicePreset& device, const Work& work) {
   const std::int64_t memory =
       scale_up(work.bytes.count(), kNanoseconds, device.effective_bandwidth(), Time::kName);
   return device.launch + Time(std::max(compute, memory));
-}
-
-std::optional<ClusterSpec> preset_cluster(std::string_view name) {
-  if (name == "paper") return paper_cluster();
-  std::vector<Term> terms;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('+', begin), name.size());
-    const std::optional<Term> term = parse_term(name.substr(begin, end - begin));
-    if (!term.has_value()) return std::nullopt;
-    terms.push_back(*term);
-    begin = end + 1;
-  }
-  return assemble(name, terms);
 }
 
 }  // namespace baechi

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
@@ -41,6 +42,9 @@ struct DevicePreset {
   Time dispatch = microseconds(1);           // of one that does not: constants, shapes, views
   LinkPreset host_link;                      // to any other device, through the host
   std::optional<LinkPreset> peer_link = {};  // to a device of the same preset, if faster
+  // To memory of the host that is pinned, by its name (io/cluster/read_cluster.h); empty: the device's
+  // memory is the host's.
+  std::string_view store_link = "pcie4";
 
   // Falls back on fp32 where the device lacks `precision`.
   std::int64_t effective_flops(Precision precision) const;
@@ -48,6 +52,8 @@ struct DevicePreset {
 };
 
 std::span<const DevicePreset> all_device_presets();
+// In whatever case: A100 is a100. Null for another name.
+const DevicePreset* find_device_preset(std::string_view name);
 // Throws InputError listing the known names.
 const DevicePreset& device_preset(std::string_view name);
 
@@ -65,6 +71,9 @@ struct Work {
 // The roofline: launch + max(flops / effective FLOP/s, bytes / effective bandwidth), each rounded
 // up to a nanosecond. Integer arithmetic: the same on every platform.
 Time roofline_time(const DevicePreset& device, const Work& work);
+
+// The links between devices of presets that differ, and of each to its like.
+std::vector<LinkRule> preset_links(const std::vector<const DevicePreset*>& presets);
 
 // A cluster by name: "paper" (the four RTX 2080 of the paper's machine, kind "gpu"), or devices as
 // "4xrtx3090" and "2xa100+2xt4", kind = preset name, all on one host, sequential communication.

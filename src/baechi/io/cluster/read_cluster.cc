@@ -23,8 +23,19 @@ namespace {
 struct LinkName {
   std::string_view name, link;
 };
-constexpr std::array<LinkName, 3> kLinkNames{
-    {{"pcie3", "10us,12GB/s"}, {"pcie4", "10us,25GB/s"}, {"pcie5", "10us,50GB/s"}}};
+// PCIe: x16, to pinned memory. NVLink: an A100's, three quarters of 300 GB/s. Networks: what TCP leaves.
+constexpr std::array<LinkName, 10> kLinkNames{{{"pcie3", "10us,12GB/s"},
+                                               {"pcie4", "10us,25GB/s"},
+                                               {"pcie5", "10us,50GB/s"},
+                                               {"nvlink", "15us,225GB/s"},
+                                               {"host", "5us,20GB/s"},
+                                               {"1gbit", "150us,117MB/s"},
+                                               {"10gbit", "150us,1.17GB/s"},
+                                               {"25gbit", "50us,2.9GB/s"},
+                                               {"40gbit", "50us,4.7GB/s"},
+                                               {"100gbit", "50us,11.7GB/s"}}};
+// Of a host without an amount: more than plans have needed; what one needs is in its peaks.
+constexpr Bytes kAmpleHost = gibibytes(1024);
 constexpr std::string_view kHostKind = "host";
 constexpr std::string_view kHostLink = "pcie4";
 
@@ -35,7 +46,11 @@ void link_to_host(ClusterSpec& spec) {
   spec.communication = CommunicationMode::kDuplex;
   for (const Device& device : spec.devices) {
     if (is_host(device)) continue;
-    LinkRule rule = parse_link(kHostLink);
+    const DevicePreset* const preset = find_device_preset(device.kind);
+    if (preset != nullptr && preset->store_link.empty())
+      throw InputError("cluster",
+                       "the memory of '" + device.name + "' is the host's: leave the host out");
+    LinkRule rule = parse_link(preset == nullptr ? kHostLink : preset->store_link);
     rule.scope = LinkScope::kKinds;
     rule.from = device.kind;
     rule.to = kHostKind;
@@ -105,7 +120,8 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 
 struct DeviceGroup {  // one part of a one-liner
   std::size_t count = 0;
-  Device device;  // without a name
+  Device device;                         // without a name
+  const DevicePreset* preset = nullptr;  // if that is how it is named
 };
 
 std::string device_meant_by(std::string_view text) {
@@ -114,7 +130,22 @@ std::string device_meant_by(std::string_view text) {
   return did_you_mean(printable(text, 60), known);
 }
 
+// "host", "host:64GiB": there is one, so it needs no count.
+std::optional<DeviceGroup> parse_host(std::string_view part) {
+  std::string_view rest = part;
+  if (trim(take_until(rest, ':')) != kHostKind) return std::nullopt;
+  DeviceGroup group{1, {{}, std::string(kHostKind), kAmpleHost, "localhost", kFullSpeed}};
+  if (part.find(':') == part.npos) return group;
+  try {
+    group.device.capacity = parse_bytes(trim(rest));
+  } catch (const InputError& error) {
+    throw_bad_part(part, error.what());
+  }
+  return group;
+}
+
 DeviceGroup parse_group(std::string_view part) {
+  if (std::optional<DeviceGroup> host = parse_host(part)) return *std::move(host);
   std::string_view rest = part;
   const std::string_view count = take_until(rest, 'x');
   DeviceGroup group{read_count(trim(count), part), {{}, "gpu", {}, "localhost", kFullSpeed}};
@@ -125,14 +156,17 @@ DeviceGroup parse_group(std::string_view part) {
   }
   const bool has_speed = rest.find('@') != rest.npos;
   const std::string_view memory = trim(take_until(rest, '@'));
-  if (!memory.empty() && is_letter(memory.front()))
+  if (part.find(':') == part.npos) group.preset = find_device_preset(memory);
+  if (group.preset != nullptr) {
+    group.device.kind = std::string(group.preset->name);
+    group.device.capacity = group.preset->capacity;
+  } else if (!memory.empty() && is_letter(memory.front())) {
     throw_bad_part(part, "'" + printable(memory, 60) + "' is no amount of memory, such as 24GiB" +
-                             device_meant_by(memory) +
-                             "; known devices, which stand without amounts and speeds beside "
-                             "them, are " +
+                             device_meant_by(memory) + "; known devices are " +
                              device_preset_names());
+  }
   try {
-    group.device.capacity = parse_bytes(memory);
+    if (group.preset == nullptr) group.device.capacity = parse_bytes(memory);
     if (has_speed) group.device.speed = parse_speed(trim(rest));
   } catch (const InputError& error) {
     throw_bad_part(part, error.what());
@@ -168,6 +202,7 @@ ClusterSpec read_named_or_line(const std::string& text) {
 ClusterSpec parse_cluster_line(std::string_view line) {
   ClusterSpec spec;
   std::map<std::string, std::size_t> next_number;  // of each kind
+  std::vector<const DevicePreset*> presets;
   std::string_view rest = line;
   do {
     const bool last = rest.find('+') == rest.npos;
@@ -177,6 +212,8 @@ ClusterSpec parse_cluster_line(std::string_view line) {
     const DeviceGroup group = parse_group(part);
     if (spec.devices.size() + group.count > kMaxDevices)
       throw_bad_part(line, "more than " + std::to_string(kMaxDevices) + " devices");
+    if (group.preset != nullptr && std::ranges::find(presets, group.preset) == presets.end())
+      presets.push_back(group.preset);
     for (std::size_t i = 0; i < group.count; ++i) {
       Device device = group.device;
       device.name = device.kind + ":" + std::to_string(next_number[device.kind]++);
@@ -184,18 +221,25 @@ ClusterSpec parse_cluster_line(std::string_view line) {
     }
     if (last) break;
   } while (true);
-  spec.links.push_back(parse_link(kDefaultLink));
-  link_to_host(spec);
+  spec.links = preset_links(presets);
+  spec.links.insert(spec.links.begin(), parse_link(kDefaultLink));
   try {
+    link_to_host(spec);
     return Cluster(std::move(spec)).spec();
   } catch (const InputError& error) {
     throw_bad_part(line, error.what());
   }
 }
 
+std::vector<std::string> link_names() {
+  std::vector<std::string> names;
+  for (const LinkName& known : kLinkNames) names.emplace_back(known.name);
+  return names;
+}
+
 LinkRule parse_link(std::string_view text) try {
   for (const LinkName& known : kLinkNames)
-    if (text == known.name) return parse_link(known.link);
+    if (in_lower_case(text) == known.name) return parse_link(known.link);
   LinkRule rule;
   std::string_view rest = text;
   const bool has_bandwidth = text.find(',') != text.npos;
@@ -204,9 +248,12 @@ LinkRule parse_link(std::string_view text) try {
   if (rule.bandwidth == Bandwidth(0)) throw InputError("the bandwidth must be positive");
   return rule;
 } catch (const InputError& error) {
+  std::string names;
+  for (const LinkName& known : kLinkNames)
+    names += (names.empty() ? "" : ", ") + std::string(known.name);
   throw InputError("link '" + printable(text, 60) + "'",
                    std::string(error.what()) + " (expected LATENCY,BANDWIDTH such as " +
-                       std::string(kDefaultLink) + ", or pcie3, pcie4 or pcie5)");
+                       std::string(kDefaultLink) + ", or a name: " + names + ")");
 }
 
 CommunicationMode parse_communication(std::string_view text) {

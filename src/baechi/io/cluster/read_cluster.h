@@ -32,11 +32,11 @@ ClusterSpec read_cluster_file(const std::filesystem::path& path);
 
 // `place` stands for the file name in errors. The result satisfies Cluster's constructor.
 ClusterSpec parse_cluster(std::string_view text, const std::string& place);
-// COUNTx[KIND:]MEMORY[@SPEED], joined by "+".
+// COUNTx[KIND:]MEMORY[@SPEED] or COUNTxPRESET[@SPEED], or "host" or "host:MEMORY", joined by "+".
 ClusterSpec parse_cluster_line(std::string_view line);
-// "LATENCY,BANDWIDTH", "LATENCY" or "LATENCY,unlimited"; or "pcie3", "pcie4", "pcie5": what pinned
-// memory of a host reaches over 16 lanes.
+// "LATENCY,BANDWIDTH", "LATENCY" or "LATENCY,unlimited"; or one of link_names(): "pcie4", "10gbit", ...
 LinkRule parse_link(std::string_view text);
+std::vector<std::string> link_names();
 CommunicationMode parse_communication(std::string_view text);
 // "CALL,SEND", such as "2us,10us", or one time for both.
 HostTime parse_host_time(std::string_view text);
