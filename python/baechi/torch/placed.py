@@ -82,7 +82,7 @@ class Placed:
                     )
 
     def _made_placement(self, *given: Any) -> Placement:
-        return Placement(*given)
+        return Placement(*given, compile=bool(self.asked.search.compile))
 
     def _install(self, homes: dict[str, int]) -> None:
         """Bring weights to their devices, and have calls run as planned."""

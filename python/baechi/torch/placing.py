@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -81,7 +82,8 @@ def place(
     """Plan where each operator of a model runs, and make the model run so.
 
     Args:
-        model: Any module; it keeps its parameters' identity, and its own code.
+        model: Any module; it keeps its parameters' identity, and its own code. Of one that
+            `torch.compile` returned the module inside, compiled in regions (see `Search`).
         example_inputs: A mapping of keyword arguments, a tuple of arguments, or the one argument.
         cluster: "auto" for the accelerators of this machine, or what `baechi.place_graph` takes.
         plan: A plan of this step, made before: its cluster is taken and nothing is searched for.
@@ -108,9 +110,11 @@ def place(
         InputError: The request cannot be right; the model is as before.
 
     """
-    model = uncompiled(model)
+    how = search_of(search, keywords)
+    if how.compile is None:
+        how = replace(how, compile=uncompiled(model) is not model)
     asked = Request(
-        model,
+        uncompiled(model),
         example_inputs,
         cluster,
         plan,
@@ -121,7 +125,7 @@ def place(
         costs,
         optimizer,
         weights,
-        search_of(search, keywords),
+        how,
     )
     processes = processes_for(asked, ranks)
     if processes is not None:

@@ -25,6 +25,8 @@ class Search:
         granularity: "call" plans every call by itself, "module" all calls of a module together.
         nodes: With `paper=True` the calls of a module and their backward are one operator; modules
             are joined with their siblings, innermost first, until there are no more operators.
+        compile: Whether Inductor compiles what runs on one device between two transfers; None:
+            if `torch.compile` was given the model.
         verbose: Whether to say on stderr what takes over a second; None does so on a terminal.
         options: More for `baechi.place_graph`, which says what there is.
 
@@ -36,6 +38,7 @@ class Search:
     seed: int = 1
     granularity: str = "call"
     nodes: int | None = None
+    compile: bool | None = None
     verbose: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -49,6 +52,8 @@ class Search:
             raise InputError(
                 "residency: placed models keep nothing on the host yet; baechi.place_graph plans it"
             )
+        if self.compile not in (None, True, False):
+            raise InputError(f"compile: expected True or False, found {described(self.compile)}")
         if self.nodes is not None and not (isinstance(self.nodes, int) and self.nodes >= 1):
             raise InputError(f"nodes: expected a number from 1 up, found {described(self.nodes)}")
         if self.nodes is not None and not self.paper:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from baechi.torch.placing import place
 from places import machine, placed_at_random
 from torch import nn
 
@@ -80,3 +81,13 @@ def test_attributes_that_change_between_calls_are_noticed(change: Any) -> None:
             change(model)
         torch.testing.assert_close(model(x).cpu(), plain(x))
         placed.restore()
+
+
+def test_the_sizes_of_another_model_are_none_of_a_model() -> None:
+    with machine() as devices:
+        for count in (3, 5, 7):
+            model = nn.Linear(16, 4)
+            placed = place(model, torch.randn(count, 16), "1x1GiB", devices=devices[:1])
+            model(torch.randn(count, 16))
+            assert "number" not in placed.program
+            placed.restore()

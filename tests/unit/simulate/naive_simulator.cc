@@ -2,6 +2,7 @@
 #include "unit/simulate/naive_simulator.h"
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,11 +18,14 @@ struct OpState {
 
 class NaiveStep {
  public:
-  NaiveStep(const CostModel& costs, const PlacedGraph& placed)
+  // `asked` has when the host asks for each operator; nullptr: asking takes no time.
+  NaiveStep(const CostModel& costs, const PlacedGraph& placed,
+            const IdVector<OpId, Time>* asked = nullptr)
       : costs_(costs),
         graph_(costs.graph()),
         cluster_(costs.cluster()),
         placed_(placed),
+        asked_(asked),
         ops_(graph_.num_ops()),
         slots_(graph_.num_ops()) {
     for (const OpId op : graph_.ops()) {
@@ -47,9 +51,66 @@ class NaiveStep {
     return true;
   }
 
+  // The operators in the order in which hosts ask for them.
+  std::vector<OpId> sequence() const {
+    if (placed_.asking.has_value()) return *placed_.asking;
+    std::vector<OpId> left(graph_.topological_order().begin(), graph_.topological_order().end());
+    const DeviceOrder turns = order();
+    std::vector<OpId> sequence;
+    IdVector<DeviceId, std::size_t> place(cluster_.num_devices());
+    const auto is_next = [&](OpId op) {
+      const DeviceId device = placed_.device[op];
+      return place[device] < turns[device].size() && turns[device][place[device]] == op;
+    };
+    const auto starts_first = [&](OpId a, OpId b) {
+      return std::tie(slots_[a].start, slots_[a].end) < std::tie(slots_[b].start, slots_[b].end);
+    };
+    while (true) {
+      std::optional<OpId> best;
+      for (const OpId op : left)  // by rank
+        if (is_next(op) && (!best || starts_first(op, *best))) best = op;
+      if (!best) return sequence;
+      sequence.push_back(*best);
+      ++place[placed_.device[*best]];
+    }
+  }
+
+  DeviceOrder order() const {
+    if (placed_.order.has_value()) return *placed_.order;
+    DeviceOrder turns(cluster_.num_devices());
+    for (const OpId op : graph_.topological_order())
+      if (!graph_[op].variable) turns[placed_.device[op]].push_back(op);
+    for (std::vector<OpId>& ops : turns)
+      std::stable_sort(ops.begin(), ops.end(), [&](OpId a, OpId b) {
+        return std::tie(slots_[a].start, slots_[a].end) < std::tie(slots_[b].start, slots_[b].end);
+      });
+    return turns;
+  }
+
+  IdVector<OpId, Time> asks() const {
+    IdVector<OpId, Time> asked(graph_.num_ops());
+    std::map<std::size_t, Time> clocks;  // of the hosts
+    const auto ask = [&](OpId op) {
+      Time& clock = clocks[cluster_.host_of(placed_.device[op])];
+      const bool runs = slots_[op].start < slots_[op].end;
+      if (runs) clock += cluster_.host_time()->call;
+      asked[op] = clock;
+      for (const TensorId tensor : graph_.tensors())
+        for (const DeviceId to : cluster_.devices())
+          if (graph_.producer(tensor) == op && to != home(tensor) && read_on(tensor, to))
+            clock += cluster_.host_time()->send;
+    };
+    for (const OpId op : graph_.ops())
+      if (graph_[op].variable) ask(op);
+    for (const OpId op : sequence())
+      if (!graph_[op].variable) ask(op);
+    return asked;
+  }
+
   Trace trace() const {
     Trace trace;
     trace.schedule.slots = slots_;
+    if (asked_ != nullptr) trace.schedule.asked = *asked_;
     trace.schedule.transfers = transfers_;
     std::sort(trace.schedule.transfers.begin(), trace.schedule.transfers.end(),
               [](const Transfer& a, const Transfer& b) {
@@ -79,7 +140,13 @@ class NaiveStep {
       if (o.started && !o.finished) return true;
     for (const Transfer& transfer : transfers_)
       if (transfer.end > Time(moment)) return true;
+    for (const OpId op : graph_.ops())
+      if (!ops_[op].started && !is_asked(op, moment)) return true;
     return false;
+  }
+  bool is_asked(OpId op, std::int64_t moment) const {
+    const bool runs = costs_.compute_time(op, placed_.device[op]).value_or(Time(0)) > Time(0);
+    return asked_ == nullptr || !runs || (*asked_)[op] <= Time(moment);
   }
 
   std::vector<OpId> finish(Round now) {
@@ -112,14 +179,28 @@ class NaiveStep {
 
   void request(TensorId tensor, DeviceId to, Time now) {
     const DeviceId from = home(tensor);
-    Time start = now;
+    Time start = std::max(now, asked_for(tensor, to));
     for (const Transfer& earlier : transfers_)
       if (share_a_queue(earlier, from, to)) start = std::max(start, earlier.end);
     const Time duration = cluster_.link(from, to).transfer_time(graph_.size(tensor));
     transfers_.push_back({tensor, from, to, now, start, start + duration});
   }
 
+  // When the host asks for a transfer, behind its producer and the transfers before it.
+  Time asked_for(TensorId tensor, DeviceId to) const {
+    if (asked_ == nullptr) return Time(0);
+    const OpId producer = graph_.producer(tensor);
+    Time clock = (*asked_)[producer];
+    for (const TensorId other : graph_.tensors())
+      for (const DeviceId device : cluster_.devices())
+        if (graph_.producer(other) == producer && device != home(other) && read_on(other, device) &&
+            std::tie(other, device) <= std::tie(tensor, to))
+          clock += cluster_.host_time()->send;
+    return clock;
+  }
+
   bool may_start(OpId op, std::int64_t moment) const {
+    if (!is_asked(op, moment)) return false;
     for (const Edge& edge : graph_.in_edges(op)) {
       if (!ops_[edge.from].finished) return false;
       if (!edge.tensor || home(*edge.tensor) == placed_.device[op]) continue;
@@ -250,6 +331,7 @@ class NaiveStep {
   const OpGraph& graph_;
   const Cluster& cluster_;
   const PlacedGraph& placed_;
+  const IdVector<OpId, Time>* asked_;
   IdVector<OpId, OpState> ops_;
   IdVector<OpId, OpSlot> slots_;
   std::vector<Transfer> transfers_;  // in the order in which they are served
@@ -260,7 +342,12 @@ class NaiveStep {
 std::optional<Trace> naive_simulate(const CostModel& costs, const PlacedGraph& placed) {
   NaiveStep step(costs, placed);
   if (!step.replay()) return std::nullopt;
-  return step.trace();
+  if (!costs.cluster().host_time().has_value()) return step.trace();
+  const IdVector<OpId, Time> asked = step.asks();
+  const PlacedGraph ordered{placed.device, step.order()};
+  NaiveStep late(costs, ordered, &asked);
+  if (!late.replay()) return std::nullopt;
+  return late.trace();
 }
 
 }  // namespace baechi::testing

@@ -10,6 +10,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
+#include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/simulate/simulator.h"
 #include "unit/graphs.h"
@@ -21,6 +22,7 @@ namespace {
 // What differs first, in words; empty when nothing does.
 std::string difference(const Trace& a, const Trace& b) {
   if (a.schedule.makespan != b.schedule.makespan) return "makespan";
+  if (a.schedule.asked != b.schedule.asked) return "when is asked";
   if (a.schedule.slots != b.schedule.slots) return "slots";
   if (a.schedule.transfers != b.schedule.transfers) return "transfers";
   if (a.devices.size() != b.devices.size()) return "number of devices";
@@ -68,6 +70,37 @@ TEST_CASE("simulate: equals a replay that looks at everything at every nanosecon
   CHECK(waits > 5000);
   CHECK(cached > 5000);
   CHECK(overflows > 500);
+}
+
+TEST_CASE("simulate: a host that takes time to ask is that of the naive replay") {
+  std::size_t compared = 0, late = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0xa5cull);
+    const OpGraph graph = random_dag(seed, varied_limits(random));
+    ClusterSpec spec = varied_cluster(seed, random).spec();
+    for (Device& device : spec.devices)
+      if (random.chance(0.3)) device.host = "other";
+    spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6))};
+    const Cluster cluster(std::move(spec));
+    const CostModel costs(graph, cluster);
+    const std::optional<Placement> placement = random_placement(costs, random);
+    if (!placement.has_value()) continue;
+    PlacedGraph placed{*placement, std::nullopt};
+    if (random.chance(0.6)) placed.order = random_order(costs, *placement, random);
+    if (random.chance(0.3))
+      placed =
+          as_executed(std::move(placed), ExecutionOrder::kProgram, graph, cluster.num_devices());
+    const Trace trace = simulate(costs, placed, {.record_memory = true});
+    const std::optional<Trace> naive = naive_simulate(costs, placed);
+    REQUIRE(naive.has_value());
+    REQUIRE(difference(trace, *naive) == "");
+    ++compared;
+    for (const OpId op : graph.ops())
+      if (trace.schedule.asked[op] == trace.schedule.slots[op].start) ++late;
+  }
+  CHECK(compared > 1000);
+  CHECK(late > 1000);
 }
 
 TEST_CASE("simulate: an arbitrary order either replays as the naive way or is said to be stuck") {

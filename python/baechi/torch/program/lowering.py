@@ -259,7 +259,7 @@ class _Lowering:
         self.wait_at_home(self.kept(outputs))
         constants = tuple(self.used_constants.items())
         inputs = tuple(self.inputs(outputs))
-        code = _with_frees(inputs, constants, self.code, outputs)
+        code = with_frees(inputs, constants, self.code, outputs)
         if devices is None:
             devices = 1 + max((slot.device or 0 for slot in self.root.values()), default=0)
             devices = max([devices, *(1 + call.run.device for call in self.calls.calls)])
@@ -378,7 +378,7 @@ def _place(device: int | None) -> str:
     return "host" if device == HOST else str(device)
 
 
-def _with_frees(
+def with_frees(
     inputs: Sequence[Slot],
     constants: Sequence[tuple[Slot, int]],
     code: Sequence[Instruction],

@@ -45,7 +45,7 @@ class RankPlaced(RankStates):
         call_compiled(model, torch.compiler.disable(refuse))
 
     def _made_placement(self, *given: Any) -> RankPlacement:
-        return RankPlacement(*given)
+        return RankPlacement(*given, compile=bool(self.asked.search.compile))
 
     def _made_steps(self) -> RankSteps:
         placement = self._placement

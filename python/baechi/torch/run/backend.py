@@ -30,6 +30,7 @@ from baechi.torch.run.graphs import Graph
 from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.regions import in_regions
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +169,8 @@ class _Lowering:
         self, name: str, graph: fx.GraphModule, promised: Sequence[int | None]
     ) -> Callable[..., Any]:
         program = program_of(graph, self.placement, promised)
+        if self.placement.compile:
+            program = in_regions(program)
         self.frame.programs[name] = program
         run = executor.compile(program, self.placement.devices)
 

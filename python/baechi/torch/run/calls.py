@@ -7,6 +7,7 @@ frame, or a graph.
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from baechi.torch.private import call_compiled, call_uncompiled
 from baechi.torch.run.backend import Backend
 from baechi.torch.where.hooks import first_device
 from baechi.torch.where.moving import Brought
+
+_NUMBERS = itertools.count()
 
 call_eagerly = call_uncompiled  # until the next `compile_calls`
 
@@ -72,14 +75,15 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose code and globals are of this one alone.
 
     Dynamo limits the graphs of each code, and puts into its globals what graphs run: what it put
-    into those of a module would stay when the model is gone.
+    into those of a module would stay when the model is gone. It knows code by its name, too, and
+    has the sizes vary that were other ones in a model of the same.
     """
     assert isinstance(function, types.FunctionType)
-    code = function.__code__.replace()
+    name = f"{function.__name__}_{next(_NUMBERS)}"
     return types.FunctionType(
-        code,
+        function.__code__.replace(co_name=name),
         dict(function.__globals__),
-        function.__name__,
+        name,
         function.__defaults__,
         function.__closure__,
     )

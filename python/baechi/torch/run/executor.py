@@ -19,6 +19,7 @@ from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
 from baechi.torch.program.instructions import HOST, mapped, slots_in
 from baechi.torch.run.interpreter import Interpreter, check, check_inputs, located
+from baechi.torch.run.regions import prepare
 
 _SOURCE = Path(__file__).parent / "csrc" / "executor.cc"
 
@@ -88,6 +89,7 @@ class Executor:
             raise located(error, self.program.code[self._places[place]], self.devices) from error
 
     def _built(self) -> Any:
+        prepare(self.program, self.devices)
         ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
         made = self._library.Executor(ends, len(self._slots))
         lanes = self.program.lanes()

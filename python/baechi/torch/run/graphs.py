@@ -25,6 +25,7 @@ from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.regions import in_regions
 from baechi.torch.run.second_derivatives import differentiable
 from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later, without
 
@@ -160,6 +161,8 @@ class Graph:
         return program_of(backward, self.placement, promised, self.given)
 
     def _compiled(self, name: str, program: Program) -> Any:
+        if self.placement.compile:
+            program = in_regions(program)
         self.programs[name] = program
         return executor.compile(program, self.placement.devices)
 

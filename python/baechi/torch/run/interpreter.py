@@ -17,6 +17,7 @@ import torch
 from baechi.torch.private import BelowAutograd
 from baechi.torch.program import HERE, Program, Run, Send, Slot, Wait
 from baechi.torch.program.instructions import HOST, Instruction, mapped
+from baechi.torch.run.regions import prepare
 
 
 class Interpreter:
@@ -52,6 +53,7 @@ class Interpreter:
     def constants(self) -> dict[str, torch.Tensor]:
         """Return the constants, on their devices; copied in the first call."""
         if self._constants is None:
+            prepare(self.program, self.devices)
             table = self.program.table
             named = [(slot, table[i]) for slot, i in self.program.constants]
             self._constants = {s.name: t.to(self.devices[s.device or 0]) for s, t in named}

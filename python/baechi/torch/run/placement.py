@@ -26,6 +26,7 @@ class Placement:
         homes: The device of each weight and buffer, by name.
         again: The calls that run again in the backward; `starts` has their second runs as
             `key@again`.
+        compile: Whether what runs on one device between two transfers is compiled as one.
 
     """
 
@@ -37,6 +38,8 @@ class Placement:
         homes: Mapping[str, int],
         starts: Mapping[str, Sequence[int]] | None = None,
         again: Collection[str] = (),
+        *,
+        compile: bool = False,  # noqa: A002
     ) -> None:
         self._model = weakref.ref(model)  # dynamo keeps what its backends hold
         self.devices = list(devices)
@@ -44,6 +47,7 @@ class Placement:
         self.homes = dict(homes)
         self.starts = dict(starts or {})
         self.again = frozenset(again)
+        self.compile = compile
         self.names_by_id = {id(module): path for path, module in model.named_modules()}
         self._of_path = _by_path(self.device_of_key, self.homes)
         self._index: dict[torch.device, int] = {}

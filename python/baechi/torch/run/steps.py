@@ -41,6 +41,7 @@ from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.regions import in_regions
 from baechi.torch.where.hooks import batch_on
 from baechi.torch.where.moving import map_tensors
 
@@ -320,6 +321,8 @@ class Steps:
             parts = in_parts(calls, count, roles, existing=existing)
             order = placement.order_of_parts(names, count)
             program = lower(parts.calls, devices=len(placement.devices), order=order)
+            if placement.compile:
+                program = in_regions(program)
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]

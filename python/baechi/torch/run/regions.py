@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: what runs on one device between two transfers, compiled by Inductor as one call.
+
+Beyond the paper.
+
+A region ends where its device sends, waits, or runs what is not compiled: random calls, calls that
+change a tensor in place, and those of sizes that vary. It ends with a numbered module, such as a
+layer, too, so that equal layers are compiled once. Views that are read outside are made there.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from baechi.progress import remark
+from baechi.torch.capture.keys import is_random
+from baechi.torch.private import FakeTensorMode
+from baechi.torch.program import HERE, Free, Program, Run, Send, Slot, Wait
+from baechi.torch.program.instructions import Instruction, mapped, reads_of, slots_in
+from baechi.torch.program.lowering import with_frees
+from baechi.torch.program.peaks import GRANULE
+
+_LEAST = 2  # calls of a region; of fewer nothing can be fused
+_SMALL = 8  # calls: the end of a module is no end of so few
+_NUMBERED = re.compile(r"[^:]*?(?:^|\.)\d+(?=[.:])")  # a path up to its first number
+_KINDS = ("cpu", "cuda", "xpu")  # of devices that Inductor compiles for
+_COMPILED: dict[str, Callable[..., Any]] = {}  # by text, sizes and device
+
+
+class Region:
+    """Calls that run as one, compiled as soon as their device is known."""
+
+    def __init__(self, runs: Sequence[Run], inputs: Sequence[Slot], outs: Sequence[Slot]) -> None:
+        self.runs, self.inputs, self.outs = tuple(runs), tuple(inputs), tuple(outs)
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Run it; the last result stands for the room inside."""
+        assert self._function is not None
+        return (*self._function(*values), None)
+
+    def prepare(self, device: torch.device) -> None:
+        """Compile it for a device; where that is impossible its calls run one by one."""
+        graph = self._graph(device)
+        sizes = [_layout(slot.like) for slot in self.inputs]
+        text = f"{device} {sizes}\n{graph.code}"
+        if text not in _COMPILED:
+            _COMPILED[text] = self._compiled(graph, device)
+        self._function = _COMPILED[text]
+
+    def _compiled(self, graph: fx.GraphModule, device: torch.device) -> Callable[..., Any]:
+        if device.type not in _KINDS:
+            remark(f"compile: Inductor has no code for {device.type}: calls run one by one")
+            return graph
+        with FakeTensorMode():
+            given = [
+                torch.empty_strided(size, strides, dtype=dtype, device=device)
+                for size, strides, dtype in (_layout(slot.like) for slot in self.inputs)
+            ]
+        try:
+            made = torch._inductor.standalone_compile(
+                graph, given, dynamic_shapes="from_example_inputs"
+            )
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0]
+            remark(f"compile: {self.runs[0].name} and what follows it run one by one: {said}")
+            return graph
+        return _Checked(made, graph, [_layout(slot.like) for slot in self.outs])
+
+    def _graph(self, device: torch.device) -> fx.GraphModule:
+        graph, made = fx.Graph(), dict[str, fx.Node]()
+        for i, slot in enumerate(self.inputs):
+            made[slot.name] = graph.placeholder(f"given_{i}")
+
+        def told(part: Any) -> Any:
+            if isinstance(part, Slot):
+                return made[part.name]
+            return device if part is HERE else part
+
+        def fill(out: Any, node: fx.Node) -> None:
+            if isinstance(out, Slot):
+                made[out.name] = node
+                return
+            for i, part in enumerate(out or ()):
+                if part is not None:
+                    fill(part, graph.call_function(operator.getitem, (node, i)))
+
+        for run in self.runs:
+            args, kwargs = mapped(run.args, told), mapped(run.kwargs, told)
+            fill(run.out, graph.call_function(run.target, args, kwargs))
+        graph.output(tuple(made[slot.name] for slot in self.outs))
+        return fx.GraphModule({}, graph)
+
+
+class _Checked:
+    """Compiled code whose results were seen once to be what the program counts on."""
+
+    def __init__(
+        self, compiled: Callable[..., Any], graph: fx.GraphModule, layouts: Sequence[Any]
+    ) -> None:
+        self._run, self._graph, self._layouts = compiled, graph, list(layouts)
+        self._is_new = True
+
+    def __call__(self, *values: torch.Tensor) -> Any:
+        found = self._run(*values)
+        if self._is_new:
+            self._is_new = False
+            memories = [tensor.untyped_storage()._cdata for tensor in (*values, *found)]
+            own = memories[len(values) :]
+            shared = len(set(own)) < len(own) or not set(own).isdisjoint(memories[: len(values)])
+            if shared or [_layout(tensor) for tensor in found] != self._layouts:
+                remark("compile: a region's results are laid out otherwise: it runs call by call")
+                self._run = self._graph
+                return self._graph(*values)
+        return found
+
+
+def _layout(like: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    return tuple(like.shape), like.stride(), like.dtype
+
+
+def prepare(program: Program, devices: dict[int, torch.device]) -> None:
+    """Compile the regions of a program."""
+    for one in program.code:
+        if isinstance(one, Run) and isinstance(one.target, Region):
+            one.target.prepare(devices[one.device])
+
+
+def in_regions(program: Program) -> Program:
+    """Return a program whose calls are gathered into regions where they can be."""
+    gathering = _Gathering(program)
+    for one in program.code:
+        gathering.add(one)
+    for device in list(gathering.open):
+        gathering.close(device)
+    if any(slot.device is None for slot in program.inputs):
+        remark("compile: calls whose sizes vary run one by one: give batches of one size")
+    code = with_frees(program.inputs, program.constants, gathering.code, program.outputs)
+    return replace(program, code=tuple(code), table=(*program.table, *gathering.regions))
+
+
+class _Gathering:
+    """The code so far, and the region of each device that is not at its end."""
+
+    def __init__(self, program: Program) -> None:
+        self.code: list[Instruction] = []
+        self.regions: list[Region] = []
+        self.open: dict[int, list[Run]] = {}
+        self.readers = Counter(slot.name for one in program.code for slot in _read(one))
+        self.readers.update({slot.name for slot in slots_in(program.outputs)})
+
+    def add(self, one: Instruction) -> None:
+        if isinstance(one, Free):
+            return
+        if isinstance(one, Run) and _can_be_compiled(one):
+            open_ = self.open.setdefault(one.device, [])
+            if _ends(open_, one):
+                self.close(one.device)
+                open_ = self.open.setdefault(one.device, [])
+            open_.append(one)
+            return
+        if isinstance(one, Run):
+            self.close(one.device)
+        elif isinstance(one, Send):
+            runs = self.open.get(one.source.device or 0, ())
+            if one.source.name in {slot.name for run in runs for slot in run.outs}:
+                self.close(one.source.device)
+        else:
+            assert isinstance(one, Wait)
+            self.close(one.device)
+        self.code.append(one)
+
+    def close(self, device: int | None) -> None:
+        """End the region of a device."""
+        runs = self.open.pop(device, []) if device is not None else []
+        maker = {slot.name: run for run in runs for slot in run.outs}
+        inside = Counter(slot.name for run in runs for slot in reads_of(run))
+        wanted = [name for name in maker if self.readers[name] > inside[name]]
+        results, views = dict[str, Slot](), set[int]()
+        while wanted:
+            name = wanted.pop()
+            run = maker[name]
+            (slot,) = [slot for slot in run.outs if slot.name == name]
+            if slot.of is None:
+                results[name] = slot
+            elif id(run) not in views:
+                views.add(id(run))
+                wanted += [read.name for read in reads_of(run) if read.name in maker]
+        calls = [run for run in runs if not _is_view(run)]
+        if len(calls) < _LEAST or not results:
+            self.code += runs
+            return
+        given = dict.fromkeys(
+            slot for run in runs for slot in reads_of(run) if slot.name not in maker
+        )
+        outs = [slot for run in runs for slot in run.outs if slot.name in results]
+        region = Region(runs, list(given), outs)
+        room = Slot(f"{outs[0].name}.room", device, _room(runs, results))
+        name = f"{calls[0].name} and {len(calls) - 1} more"
+        assert device is not None  # there are calls
+        self.regions.append(region)
+        self.code.append(Run(region, tuple(given), {}, (*outs, room), device, name))
+        self.code += [run for run in runs if id(run) in views]
+
+
+def _read(one: Instruction) -> Sequence[Slot]:
+    return () if isinstance(one, Free) else reads_of(one)
+
+
+def _is_view(run: Run) -> bool:
+    return all(slot.of is not None for slot in run.outs)
+
+
+def _ends(runs: Sequence[Run], following: Run) -> bool:
+    """Tell whether a region ends before a call: one of another layer, or the same call again."""
+    calls = [run for run in runs if not _is_view(run)]
+    if any(run.name == following.name for run in calls):
+        return True  # of another micro-batch
+    there = next((_NUMBERED.match(run.name) for run in reversed(calls)), None)
+    found = _NUMBERED.match(following.name)
+    return len(calls) >= _SMALL and found is not None and there is not None and found[0] != there[0]
+
+
+def _can_be_compiled(run: Run) -> bool:
+    target = run.target
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
+        return False
+    if target._schema.is_mutable or is_random(run) or run.device < 0 or not run.outs:
+        return False
+    return all(_is_static(slot, run.device) for slot in (*reads_of(run), *run.outs))
+
+
+def _is_static(slot: Slot, device: int) -> bool:
+    like = slot.like
+    if slot.device != device or like is None:
+        return False
+    return all(type(n) is int for n in (*like.shape, *like.stride(), like.storage_offset()))
+
+
+def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
+    """Return the most bytes that calls hold, run one by one, of what nobody else reads."""
+    last = {slot.storage: i for i, run in enumerate(runs) for slot in _touched(run)}
+    now = most = 0
+    for i, run in enumerate(runs):
+        own = [slot for slot in run.outs if slot.of is None and slot.name not in results]
+        now += sum(map(_whole, own))
+        most = max(most, now)
+        now -= sum(
+            _whole(slot)
+            for other in runs[: i + 1]
+            for slot in other.outs
+            if slot.of is None and slot.name not in results and last[slot.name] == i
+        )
+    return most
+
+
+def _touched(run: Run) -> Iterator[Slot]:
+    yield from reads_of(run)
+    yield from run.outs
+
+
+def _whole(slot: Slot) -> int:
+    return -(-slot.bytes // GRANULE) * GRANULE

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: what runs on one device between two transfers is one call, and computes the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import baechi.torch.sim as sim
+import torch
+from baechi.torch.program import Run, parse
+from baechi.torch.run import regions
+from baechi.torch.run.regions import Region
+from places import CLOSE, Branches, machine, rows
+from torch import nn
+
+from baechi import InputError
+
+
+class Block(nn.Module):
+    """A layer with a residual, and views of what it makes and of what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 12), nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = nn.functional.gelu(self.up(self.norm(x))).view(-1, 3, 4).transpose(1, 2)
+        return x + self.down(h.reshape(-1, 12)) * torch.sigmoid(x)
+
+
+class Layers(nn.Module):
+    """Blocks one behind the other, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(3)])
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        found: torch.Tensor = self.head(x).view(-1)
+        return found
+
+
+def _loss(out: torch.Tensor) -> torch.Tensor:
+    return out.square().mean()
+
+
+def _trained(model: nn.Module, placed: Any = None) -> list[float]:
+    """Train three steps; by `placed.step` if it takes micro-batches."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    losses = []
+    for seed in range(3):
+        optimizer.zero_grad()
+        if placed is not None and placed.plan.micro_batches > 1:
+            loss = placed.step(rows(seed))
+        else:
+            loss = _loss(model(rows(seed)))
+            loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _equal(model: nn.Module, plain: nn.Module) -> None:
+    for (name, a), b in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(a.cpu(), b, atol=CLOSE, rtol=CLOSE, msg=name)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("how", [{}, {"micro_batches": 2}, {"recompute": "all"}])
+def test_regions_at_random_train_as_one_device(seed: int, how: dict[str, Any]) -> None:
+    torch.manual_seed(seed)
+    model = Layers().double()
+    plain = copy.deepcopy(model)
+    with machine(seed=seed) as devices:
+        torch._dynamo.reset()
+        method = "auto" if "recompute" in how else "random"
+        placed = baechi.torch.place(
+            model,
+            rows(0),
+            "3x1GiB",
+            devices=devices,
+            loss=_loss,
+            seed=seed,
+            compile=True,
+            method=method,
+            **how,
+        )
+        losses = _trained(model, placed)
+        assert " and " in placed.program
+        placed.restore()
+    assert losses == pytest.approx(_trained(plain), rel=1e-9)
+    _equal(model, plain)
+
+
+def test_inductor_compiles_regions_and_equal_ones_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    real = Region._compiled
+    monkeypatch.setattr(regions, "_COMPILED", {})
+
+    def counted(region: Region, *given: Any) -> Any:
+        compiled.append(region)
+        return real(region, *given)
+
+    monkeypatch.setattr(Region, "_compiled", counted)
+    torch.manual_seed(1)
+    model = nn.Sequential(*(Block() for _ in range(4))).double()
+    plain = copy.deepcopy(model)
+    torch._dynamo.reset()
+    wrapped = torch.compile(model)
+    placed = baechi.torch.place(wrapped, rows(0), "1x1GiB", devices=["cpu"], loss=_loss)
+    losses = _trained(model)
+    program = placed._backend.frames[0].programs["backward"]
+    found = [one.target for one in program.code if isinstance(one, Run)]
+    kinds = {type(one) for one in regions._COMPILED.values()}
+    placed.restore()
+    assert losses == pytest.approx(_trained(plain), rel=1e-9)
+    _equal(model, plain)
+    assert kinds == {regions._Checked}
+    assert sum(isinstance(one, Region) for one in found) == 4
+    assert len(compiled) < 8  # of eight regions: layers are equal
+
+
+def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
+    torch.manual_seed(1)
+    model = Layers().double()
+    x = torch.randn(64, 6, dtype=torch.double)
+    with machine(asynchronous=False) as devices:
+        torch._dynamo.reset()
+        placed = baechi.torch.place(
+            model,
+            x,
+            "3x1GiB",
+            devices=devices,
+            loss=_loss,
+            method="random",
+            compile=True,
+            optimizer=None,
+        )
+        for _ in range(2):
+            model.zero_grad()
+            for i in range(3):
+                sim.reset_peak_memory_stats(i)
+            _loss(model(x)).backward()
+        for program in placed._backend.frames[0].programs.values():
+            assert str(parse(str(program), program.table)) == str(program)
+        for i, said in enumerate(placed.peaks.values()):
+            assert 0.8 * said <= sim.max_memory_allocated(i) <= 1.03 * said
+        placed.restore()
+
+
+def test_an_error_in_a_region_names_it() -> None:
+    class Wrong(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return ((x * self.weight).sin() + 1).index_select(0, at) * 2
+
+    model = Wrong()
+    x, at = torch.ones(3, 2), torch.tensor([1])
+    with machine(asynchronous=False) as devices:
+        placed = baechi.torch.place(model, (x, at), "1x1GiB", devices=devices[:1], compile=True)
+        with pytest.raises(Exception, match=r"in :.*more on sim:"):
+            model(x, torch.tensor([7]))
+        placed.restore()
+
+
+def test_what_compile_is_no_word_for_is_said() -> None:
+    with pytest.raises(InputError, match="compile: expected True or False, found str 'max'"):
+        baechi.torch.plan(Branches(), rows(1).float(), "2x1GiB", compile="max")
