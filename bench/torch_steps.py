@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of micro-batches on simulated devices: what the plan says and what the virtual clock does.
 
-python bench/torch_steps.py [llama|gpt2] prints a table; measured costs, two and four devices.
+python bench/torch_steps.py [--host 10us] [llama|gpt2] prints a table; measured costs, two and four
+devices. With --host asking for a call or a copy takes so long, on the clock and in the plan.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
-import sys
 from typing import Any
 
 import baechi.torch
@@ -40,15 +41,18 @@ def built(name: str) -> torch.nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
-def row(name: str, devices: int, micro_batches: int) -> str:
+def row(name: str, devices: int, micro_batches: int, host: str | None = None) -> str:
     """Return a line of the table: the second of two steps."""
     names = [f"sim:{i}" for i in range(devices)]
-    link = sim.Link("5us", "10GB/s")
-    with sim.configured(devices=devices, memory="1GiB", link=link, asynchronous=False, **CLOCK):
+    how: dict[str, Any] = {"link": sim.Link("5us", "10GB/s"), "asynchronous": False, **CLOCK}
+    if host is not None:
+        how |= {"host_call": host, "host_send": host}
+    with sim.configured(devices=devices, memory="1GiB", **how):
         model = built(name)
         tokens = torch.randint(1, 64, (SAMPLES, TOKENS))
         batch = {"input_ids": tokens, "labels": tokens}
-        cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s")
+        asking = None if host is None else f"{host},{host}"
+        cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s", host_time=asking)
         placed = baechi.torch.place(
             model,
             batch,
@@ -81,13 +85,17 @@ def row(name: str, devices: int, micro_batches: int) -> str:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["llama", "gpt2"])
+    parser.add_argument("--host", metavar="TIME", help="of asking for one thing")
+    chosen = parser.parse_args()
     torch.set_num_threads(1)
     print("| model | devices | M | planned, ms | measured, ms | ratio | peaks over the plan's |")
     print("| --- | --- | ---: | ---: | ---: | ---: | --- |")
-    for name in sys.argv[1:] or ("llama", "gpt2"):
+    for name in chosen.models:
         for devices in (2, 4):
             for micro_batches in (1, 4, 8):
-                print(row(name, devices, micro_batches), flush=True)
+                print(row(name, devices, micro_batches, chosen.host), flush=True)
 
 
 if __name__ == "__main__":

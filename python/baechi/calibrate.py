@@ -28,6 +28,7 @@ FRAMEWORKS = {
     "torch": "baechi.torch.costs.copy_times",
     "tensorflow": "baechi.tensorflow.copy_times",
 }
+ASKING = {"torch": "baechi.torch.run.host_time"}
 LARGEST = 512 << 20
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _WARM_UP = 2
@@ -46,7 +47,10 @@ class Device:
 
 
 class Copies(Protocol):
-    """What a framework offers: `copies(names)` of its module returns one of these."""
+    """What a framework offers: `copies(names)` of its module returns one of these.
+
+    `ends`, if it has them, are the framework's own devices.
+    """
 
     devices: list[Device]
 
@@ -170,9 +174,14 @@ def rules(links: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def cluster_document(
-    devices: Sequence[Device], links: Sequence[Measured], into: dict[str, Any] | None = None
+    devices: Sequence[Device],
+    links: Sequence[Measured],
+    into: dict[str, Any] | None = None,
+    asking: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """Return a cluster file with the measured links, or a given one whose pair rules they replace.
+
+    ``asking`` are the seconds that a call and a copy cost the host that asks, if that was measured.
 
     The measured devices are the first ones of a given cluster, in its order.
     """
@@ -183,7 +192,7 @@ def cluster_document(
             for d in devices
         ]
         document["links"] = rules(links)
-        return document
+        return document | _host_time(asking)
     named = [device["name"] for device in into["devices"]]
     if len(named) < len(devices):
         raise InputError(f"the cluster has {len(named)} devices, {len(devices)} were measured")
@@ -191,7 +200,26 @@ def cluster_document(
     mine = rules(links)
     for rule in mine:
         rule["from"], rule["to"] = name_of[rule["from"]], name_of[rule["to"]]
-    return {**into, "links": [*into.get("links", []), *mine]}
+    return {**into, "links": [*into.get("links", []), *mine], **_host_time(asking)}
+
+
+def _host_time(asking: tuple[float, float] | None) -> dict[str, Any]:
+    if asking is None:
+        return {}
+    call, send = (f"{round(seconds * 1e9)}ns" for seconds in asking)
+    return {"host_time": {"call": call, "send": send}}
+
+
+def asking_of(framework: str, copies: Copies) -> tuple[float, float] | None:
+    """Return what a call and a copy cost the host that asks; None where that is not known."""
+    ends = getattr(copies, "ends", None)
+    if framework not in ASKING or ends is None:
+        return None
+    found: tuple[float, float] | None = importlib.import_module(ASKING[framework]).host_time(ends)
+    if found is not None:
+        call, send = (f"{seconds * 1e6:.2g} us" for seconds in found)
+        _words(f"the host: {call} for a call, {send} for a copy")
+    return found
 
 
 def samples_document(links: Sequence[Measured]) -> dict[str, Any]:
@@ -241,8 +269,8 @@ def framework_copies(framework: str, devices: Sequence[str]) -> Copies:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="baechi calibrate",
-        description="Measures the links between the devices of this machine and prints a cluster "
-        "file with them. Words go to standard error.",
+        description="Measures the links between the devices of this machine, and what asking them "
+        "costs the host, and prints a cluster file with both. Words go to standard error.",
         epilog="Example: baechi calibrate --torch -o cluster.json --plot links.svg",
     )
     which = parser.add_mutually_exclusive_group(required=True)
@@ -302,7 +330,9 @@ def _run(arguments: argparse.Namespace) -> None:
         repeats=arguments.repeats,
         say=_words,
     )
-    text = json.dumps(cluster_document(copies.devices, links, into), indent=1) + "\n"
+    asking = asking_of(arguments.framework, copies)
+    document = cluster_document(copies.devices, links, into, asking)
+    text = json.dumps(document, indent=1) + "\n"
     Cluster.from_json(text)
     files = {arguments.output: text}
     if arguments.samples:

@@ -35,7 +35,7 @@ class TorchCopies:
     """Copies between devices of PyTorch, one at a time."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self._devices = list(devices)
+        self.ends = list(devices)
         counts: dict[str, int] = {}
         self.devices: list[Device] = []
         for device in devices:
@@ -45,7 +45,7 @@ class TorchCopies:
 
     def time(self, source: int, target: int, size: int) -> Callable[[], float]:
         """Return a function that copies `size` bytes and returns the seconds by device events."""
-        here, there = self._devices[source], self._devices[target]
+        here, there = self.ends[source], self.ends[target]
         try:
             sent = torch.ones(size, dtype=torch.uint8, device=here)
             received = torch.empty(size, dtype=torch.uint8, device=there)
