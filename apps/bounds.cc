@@ -48,15 +48,15 @@ Theorems theorems_of(const CostModel& costs) {
                   .memory = memory_sufficiency(costs),
                   .C = longest_chain_communication(costs),
                   .promises = {}};
-  const auto [n, K, m, R] = result.memory;
-  if (!result.about_it || m == 0) return result;
+  const auto [n, R] = result.memory;
+  if (!result.about_it || R == 0) return result;
   const char* const without = "without communication and memory limits";
-  result.promises.push_back({"m-etf, m-sct", without, m_etf_bound(n, m, 1, 0), result.C});
+  result.promises.push_back({"m-etf, m-sct", without, m_etf_bound(n, R, 1, 0), result.C});
   if (!result.sct_assumption || !result.rho.has_value()) return result;
   result.promises.push_back(
-      {"m-sct, any favorites", without, any_favorites_bound(n, m, *result.rho, 1), Time(0)});
+      {"m-sct, any favorites", without, any_favorites_bound(n, R, *result.rho, 1), Time(0)});
   result.promises.push_back({"m-sct, favorites by the LP", "without memory limits",
-                             m_sct_bound(n, m, *result.rho, 1), Time(0)});
+                             m_sct_bound(n, R, *result.rho, 1), Time(0)});
   return result;
 }
 
@@ -73,8 +73,7 @@ std::string theorems_text(const Theorems& found) {
   facts.add_row(
       {"", "the SCT assumption, rho <= 1", found.sct_assumption ? "holds" : "does not hold"});
   facts.add_row({"n", "devices", std::to_string(found.memory.n)});
-  facts.add_row({"m", "devices that never run short of memory", std::to_string(found.memory.m)});
-  facts.add_row({"R", "n / m", found.memory.R.has_value() ? four_digits(*found.memory.R) : "-"});
+  facts.add_row({"R", "devices that never run short of memory", std::to_string(found.memory.R)});
   facts.add_row({"C", "most communication on one chain", short_text(found.C)});
   std::string text = facts.text() + "\n";
   if (!found.about_it)
@@ -105,13 +104,7 @@ std::string theorems_json(const Theorems& found) {
   json.field("sct_assumption", found.sct_assumption);
   json.field("applies", found.about_it);
   json.field("n", found.memory.n);
-  json.field("K", found.memory.K);
-  json.field("m", found.memory.m);
-  json.key("R");
-  if (found.memory.R.has_value())
-    json.value(*found.memory.R);
-  else
-    json.null();
+  json.field("R", found.memory.R);
   json.field("C_ns", found.C.count());
   json.key("promises");
   json.begin_array();

@@ -299,6 +299,18 @@ def test_bounds_are_the_plans_bounds(run: Run, graph: Path, plan: Path) -> None:
     assert bounds == {entry["name"]: entry["value"] for entry in document["bounds"]}
 
 
+def test_bounds_by_the_paper_tell_its_letters_and_promises(run: Run, tmp_path: Path) -> None:
+    chain = tmp_path / "chain.json"
+    assert run("generate", "chain", "--operators", "6", "-o", chain).returncode == 0
+    ample = ["bounds", chain, "-c", "4x8GiB", "--comm", "parallel", "--paper"]
+    said = json.loads(run(*ample, "--json").stdout)
+    assert (said["n"], said["R"], said["applies"]) == (4, 4, True)
+    assert said["promises"][0]["factor"] == 1.75  # 2 - 1/n
+    assert "devices that never run short of memory" in run(*ample).stdout
+    queues = json.loads(run(*ample[:-2], "sequential", "--paper", "--json").stdout)
+    assert (queues["applies"], queues["promises"]) == (False, [])
+
+
 def add_one(*keys: str | int) -> Callable[[dict[str, Any]], None]:
     def tamper(document: dict[str, Any]) -> None:
         value: Any = document

@@ -82,18 +82,18 @@ TEST_CASE("theorems: m-ETF keeps the bound of Appendix A, with ample memory and 
     const CostModel costs(graph, cluster);
     REQUIRE(theorem_machine(costs));
     const MemorySufficiency memory = memory_sufficiency(costs);
-    if (memory.m == 0) continue;
+    if (memory.R == 0) continue;
     const double w = optimum(graph, cluster, Time(0));
     const auto C = static_cast<double>(longest_chain_communication(costs).count());
     const std::optional<double> m_etf = makespan(place_m_etf, costs, {});
     const std::optional<double> m_sct = makespan(place_m_sct, costs, {});
     REQUIRE(m_etf.has_value());
-    REQUIRE(*m_etf <= m_etf_bound(memory.n, memory.m, w, C) + 1e-9);
+    REQUIRE(*m_etf <= m_etf_bound(memory.n, memory.R, w, C) + 1e-9);
     // The argument holds for m-SCT as well: an operator that an awake device refuses is not urgent,
     // so an input of it is still on its way somewhere.
     REQUIRE(m_sct.has_value());
-    REQUIRE(*m_sct <= m_etf_bound(memory.n, memory.m, w, C) + 1e-9);
-    ++(memory.K == 0 ? ample : scarce);
+    REQUIRE(*m_sct <= m_etf_bound(memory.n, memory.R, w, C) + 1e-9);
+    ++(memory.R == memory.n ? ample : scarce);
   }
   CHECK(ample > effort(300));
   CHECK(scarce > effort(300));
@@ -106,7 +106,7 @@ TEST_CASE("theorems: under the SCT assumption m-SCT keeps the bound of Appendix 
     const auto [graph, cluster] = draw(seed, /*small_communication=*/true);
     const CostModel costs(graph, cluster);
     const MemorySufficiency memory = memory_sufficiency(costs);
-    if (!sct_assumption_holds(costs) || memory.m == 0) continue;
+    if (!sct_assumption_holds(costs) || memory.R == 0) continue;
     const double w = optimum(graph, cluster, cluster.link(DeviceId(0), DeviceId(1)).latency);
     const double r = rho(costs).value_or(1.0);
     for (const FavoriteMethod favorites : {FavoriteMethod::kMatching, FavoriteMethod::kLpExact}) {
@@ -114,8 +114,8 @@ TEST_CASE("theorems: under the SCT assumption m-SCT keeps the bound of Appendix 
       options.favorites = favorites;
       const std::optional<double> m_sct = makespan(place_m_sct, costs, options);
       REQUIRE(m_sct.has_value());
-      REQUIRE(*m_sct <= m_sct_bound(memory.n, memory.m, r, w) + 1e-9);
-      REQUIRE(*m_sct <= any_favorites_bound(memory.n, memory.m, r, w) + 1e-9);
+      REQUIRE(*m_sct <= m_sct_bound(memory.n, memory.R, r, w) + 1e-9);
+      REQUIRE(*m_sct <= any_favorites_bound(memory.n, memory.R, r, w) + 1e-9);
     }
     ++tried;
   }

@@ -119,24 +119,17 @@ MemorySufficiency memory_sufficiency(const CostModel& costs) {
   for (const DeviceId device : costs.cluster().devices())
     M = std::min(M, costs.cluster()[device].capacity);
 
-  MemorySufficiency result;
-  result.n = costs.cluster().num_devices();
-  result.K = result.n;
-  if (sum_d <= M) {
-    result.K = 0;
-  } else if (max_d < M) {
-    // Each of K devices holds more than M - max d: K (M - max d) < sum d.
-    const std::int64_t room = (M - max_d).count();
-    result.K = std::min(result.n, static_cast<std::size_t>((sum_d.count() - 1) / room));
-  }
-  result.m = result.n - result.K;
-  if (result.m > 0) result.R = static_cast<double>(result.n) / static_cast<double>(result.m);
-  return result;
+  const std::size_t n = costs.cluster().num_devices();
+  if (sum_d <= M) return {.n = n, .R = n};
+  if (max_d >= M) return {.n = n, .R = 0};
+  // Each of the n - R others holds more than M - max d: (n - R) (M - max d) < sum d.
+  const auto others = static_cast<std::size_t>((sum_d.count() - 1) / (M - max_d).count());
+  return {.n = n, .R = n - std::min(n, others)};
 }
 
-double m_etf_bound(std::size_t n, std::size_t m, double w, double C) {
-  BAECHI_ASSERT(1 <= m && m <= n, "the theorem needs a memory-sufficient device");
-  return (1.0 + static_cast<double>(n - 1) / static_cast<double>(m)) * w + C;
+double m_etf_bound(std::size_t n, std::size_t R, double w, double C) {
+  BAECHI_ASSERT(1 <= R && R <= n, "the theorem needs a memory-sufficient device");
+  return (1.0 + static_cast<double>(n - 1) / static_cast<double>(R)) * w + C;
 }
 
 double favorite_child_ratio(double rho) {
@@ -144,15 +137,15 @@ double favorite_child_ratio(double rho) {
   return (2.0 + 2.0 * rho) / (2.0 + rho);
 }
 
-double m_sct_bound(std::size_t n, std::size_t m, double rho, double w) {
-  BAECHI_ASSERT(1 <= m && m <= n, "the theorem needs a memory-sufficient device");
-  const double shared = 1.0 - 1.0 / static_cast<double>(m);
-  return (static_cast<double>(n) / static_cast<double>(m) + favorite_child_ratio(rho) * shared) * w;
+double m_sct_bound(std::size_t n, std::size_t R, double rho, double w) {
+  BAECHI_ASSERT(1 <= R && R <= n, "the theorem needs a memory-sufficient device");
+  const double shared = 1.0 - 1.0 / static_cast<double>(R);
+  return (static_cast<double>(n) / static_cast<double>(R) + favorite_child_ratio(rho) * shared) * w;
 }
 
-double any_favorites_bound(std::size_t n, std::size_t m, double rho, double w) {
+double any_favorites_bound(std::size_t n, std::size_t R, double rho, double w) {
   BAECHI_ASSERT(0.0 <= rho && rho <= 1.0, "the theorem needs the SCT assumption");
-  return m_etf_bound(n, m, w, rho * w);
+  return m_etf_bound(n, R, w, rho * w);
 }
 
 }  // namespace baechi

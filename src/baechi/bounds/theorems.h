@@ -31,33 +31,32 @@ Time longest_chain_communication(const CostModel& costs);
 
 // How memory narrows a cluster of n equal devices, whatever has been placed already.
 struct MemorySufficiency {
-  std::size_t n = 0;        // devices
-  std::size_t K = 0;        // at most so many of them ever lack room for some operator
-  std::size_t m = 0;        // n - K: at least so many are memory-sufficient throughout
-  std::optional<double> R;  // n / m; absent when m = 0: then no theorem applies
+  std::size_t n = 0;  // devices
+  std::size_t R = 0;  // so many of them, at least, always have room for every operator; 0: then no
+                      // theorem applies
 };
 // d_i is all an operator can ever add to a device: permanent, temporary, outputs and copies of its
 // inputs. A device lacks room only once it holds more than M - max d, so
-// K = ceil(sum d / (M - max d)) - 1; and none does when sum d <= M, all may when max d >= M.
+// n - R = ceil(sum d / (M - max d)) - 1; and none does when sum d <= M, all may when max d >= M.
 MemorySufficiency memory_sufficiency(const CostModel& costs);
 
 // Appendix A. Any schedule in which no memory-sufficient device stands idle while an operator
-// could start on it: makespan <= (1 + (n - 1) / m) w + C, where w is the optimum of the same
-// operators on n devices without communication and without memory limits. With m = n this is the
-// published (2 - 1/n) w + C. Requires 1 <= m <= n.
-double m_etf_bound(std::size_t n, std::size_t m, double w, double C);
+// could start on it: makespan <= (1 + (n - 1) / R) w + C, where w is the optimum of the same
+// operators on n devices without communication and without memory limits. With R = n this is the
+// published (2 - 1/n) w + C. Requires 1 <= R <= n.
+double m_etf_bound(std::size_t n, std::size_t R, double w, double C);
 
 // (2 + 2 rho) / (2 + rho): favorite children chosen by the LP, rounded at 1/2, on infinitely many
 // devices, against the optimum there. Requires 0 <= rho <= 1.
 double favorite_child_ratio(double rho);
 
 // Appendix B. m-SCT with such favorite children against the optimum w (with communication):
-// makespan <= (n/m + (2 + 2 rho) / (2 + rho) (1 - 1/m)) w. With m = n this is the published
-// (4 + 3 rho)/(2 + rho) - (2 + 2 rho)/(n (2 + rho)). Requires 1 <= m <= n, 0 <= rho <= 1.
-double m_sct_bound(std::size_t n, std::size_t m, double rho, double w);
+// makespan <= (n/R + (2 + 2 rho) / (2 + rho) (1 - 1/R)) w. With R = n this is the published
+// (4 + 3 rho)/(2 + rho) - (2 + 2 rho)/(n (2 + rho)). Requires 1 <= R <= n, 0 <= rho <= 1.
+double m_sct_bound(std::size_t n, std::size_t R, double rho, double w);
 
 // What we can prove of m-SCT under the SCT assumption whatever its favorite children are, and of
-// m-ETF: Appendix A with C <= rho w, so makespan <= (1 + (n - 1) / m + rho) w.
-double any_favorites_bound(std::size_t n, std::size_t m, double rho, double w);
+// m-ETF: Appendix A with C <= rho w, so makespan <= (1 + (n - 1) / R + rho) w.
+double any_favorites_bound(std::size_t n, std::size_t R, double rho, double w);
 
 }  // namespace baechi

@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -53,6 +56,46 @@ std::optional<OpId> first_reader(const OpGraph& graph, const IdVector<OpId, std:
   return first;
 }
 
+// Digits to the end, at least one.
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
+}
+
+bool has_cells(const OpGraph& graph) {
+  return std::ranges::any_of(graph.ops(),
+                             [&](OpId op) { return !cell_of(graph[op].name).empty(); });
+}
+
+// Counts what it unites.
+using Unite = std::function<void(OpId, OpId, std::size_t&)>;
+
+void unite_cells(const OpGraph& graph, const Unite& unite, Coplacement& result) {
+  std::unordered_map<std::string_view, OpId> first;
+  for (const OpId op : graph.topological_order()) {
+    const Operator& one = graph[op];
+    if (one.forward.has_value()) {
+      if (!cell_of(graph[*one.forward].name).empty()) unite(op, *one.forward, result.by_forward);
+    } else if (const std::string_view cell = cell_of(one.name); !cell.empty()) {
+      unite(op, first.try_emplace(cell, op).first->second, result.by_cell);
+    }
+  }
+}
+
+void unite_neighbours(const OpGraph& graph, const CoplacementOptions& options, const Unite& unite,
+                      Coplacement& result) {
+  IdVector<OpId, std::size_t> rank(graph.num_ops());
+  for (std::size_t i = 0; i < rank.size(); ++i) rank[graph.topological_order()[i]] = i;
+  if (options.single_consumer)
+    for (const OpId op : graph.topological_order()) {
+      const std::optional<OpId> consumer =
+          graph[op].variable ? first_reader(graph, rank, op) : only_consumer(graph, op);
+      if (consumer.has_value()) unite(op, *consumer, result.by_consumer);
+    }
+  if (options.backward_to_forward)
+    for (const OpId op : graph.topological_order())
+      if (graph[op].forward.has_value()) unite(op, *graph[op].forward, result.by_forward);
+}
+
 Coplacement by_device(const OpGraph& graph, const ListSchedule& cut) {
   Coplacement result{OpLabels(graph.num_ops()), cut.makespan, cut.placed};
   IdVector<DeviceId, std::optional<OpId>> first(cut.placed.order->size());
@@ -76,6 +119,17 @@ std::span<const CoplacementRuleName> coplacement_rules() {
   return kRules;
 }
 
+std::string_view cell_of(std::string_view name) {
+  for (std::size_t begin = 0; begin < name.size();) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part == "attention" || (part.starts_with("cell_") && is_number(part.substr(5))))
+      return name.substr(0, end);
+    begin = end + 1;
+  }
+  return {};
+}
+
 Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
                               const CoplacementOptions& options) {
   const OpGraph& graph = costs.graph();
@@ -89,21 +143,14 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
     return result;
   }
   Grouping grouping(costs, group, caps_of(costs, options));
-  IdVector<OpId, std::size_t> rank(graph.num_ops());
-  for (std::size_t i = 0; i < rank.size(); ++i) rank[graph.topological_order()[i]] = i;
-  const auto unite = [&](OpId a, OpId b, std::size_t& counter) {
+  const Unite unite = [&](OpId a, OpId b, std::size_t& counter) {
     if (grouping.together(a, b)) return;
     ++(grouping.unite(a, b) ? counter : result.capped);
   };
-  if (options.single_consumer)
-    for (const OpId op : graph.topological_order()) {
-      const std::optional<OpId> consumer =
-          graph[op].variable ? first_reader(graph, rank, op) : only_consumer(graph, op);
-      if (consumer.has_value()) unite(op, *consumer, result.by_consumer);
-    }
-  if (options.backward_to_forward)
-    for (const OpId op : graph.topological_order())
-      if (graph[op].forward.has_value()) unite(op, *graph[op].forward, result.by_forward);
+  if (options.cells_alone && has_cells(graph))
+    unite_cells(graph, unite, result);
+  else
+    unite_neighbours(graph, options, unite, result);
   result.group = grouping.labels();
   return result;
 }
@@ -111,6 +158,9 @@ Coplacement find_coplacements(const CostModel& costs, const OpLabels& group,
 std::string describe(const Coplacement& found) {
   if (found.cut.has_value())
     return "one group per device, cut for a step of " + short_text(*found.cut);
+  if (found.by_cell > 0)
+    return std::to_string(found.by_cell) + " unions within a cell or attention, " +
+           std::to_string(found.by_forward) + " with a forward operator there";
   return std::to_string(found.by_consumer) + " unions with a consumer, " +
          std::to_string(found.by_forward) + " with a forward operator, " +
          std::to_string(found.capped) + " forbidden by a cap";

@@ -42,13 +42,20 @@ struct CoplacementOptions {
   bool capped = true;
   double memory_share = 0.5;
   double work_share = 0.3;
+  // With kNeighbours, where names tell of a recurrent model (cell_of): each cell and attention is
+  // a group, with its weights and its backward, and there are no others. So the paper has GNMT.
+  bool cells_alone = false;
 };
+
+// The recurrent cell or the attention that an operator's name places it in, as the generator names
+// them: enc/cell_2 of enc/cell_2/t7/MatMul and of enc/cell_2/kernel; empty otherwise.
+std::string_view cell_of(std::string_view name);
 
 struct Coplacement {
   OpLabels group;                        // equal for operators that are to share a device
   std::optional<Time> cut;               // the step time that the cut promises, when there is one
   std::optional<PlacedGraph> home = {};  // then: the devices it was cut for, and its order
-  std::size_t by_consumer = 0, by_forward = 0;  // unions
+  std::size_t by_consumer = 0, by_forward = 0, by_cell = 0;  // unions
   std::size_t capped = 0;                       // unions that a cap or a device kind forbade
 };
 

@@ -68,14 +68,10 @@ TEST_CASE("theorems: memory narrows the cluster to the devices that cannot run s
         uniform_cluster({.count = 4, .capacity = Bytes(capacity), .latency = Time(1)}));
     return memory_sufficiency(CostModel(graph, cluster));
   };
-  CHECK(sufficiency(40).K == 0);  // one device holds everything
-  CHECK(sufficiency(40).R == 1.0);
-  CHECK(sufficiency(39).K == 1);  // 30 bytes used up leave it 1 short
-  CHECK(sufficiency(29).K == 2);
-  CHECK(sufficiency(29).m == 2);
-  CHECK(sufficiency(29).R == 2.0);
-  CHECK(sufficiency(10).K == 4);
-  CHECK_FALSE(sufficiency(10).R.has_value());
+  CHECK(sufficiency(40).R == 4);  // one device holds everything
+  CHECK(sufficiency(39).R == 3);  // 30 bytes used up leave it 1 short
+  CHECK(sufficiency(29).R == 2);
+  CHECK(sufficiency(10).R == 0);
 }
 
 TEST_CASE(

@@ -73,6 +73,37 @@ TEST_CASE("coplacement: a backward operator joins its forward operator") {
   CHECK(found.group[OpId(1)] != found.group[OpId(2)]);
 }
 
+TEST_CASE("coplacement: names say which cell or attention an operator is of") {
+  CHECK(cell_of("enc/cell_12/t7/MatMul") == "enc/cell_12");
+  CHECK(cell_of("dec/cell_0/kernel") == "dec/cell_0");
+  CHECK(cell_of("attention/t3/Softmax") == "attention");
+  for (const char* other : {"projection/MatMul", "enc/cell_", "enc/cell_x/t1", "cell/t1", "", "/"})
+    CHECK(cell_of(other).empty());
+}
+
+// e > a/b feed c, and z reads c alone; the backward of c is c'.
+TEST_CASE("coplacement: of a recurrent model cells and attention are groups, and nothing else") {
+  OpGraphBuilder builder("cells");
+  const auto add = [&](const char* name) {
+    const OpId op = builder.add_operator({.name = name});
+    builder.set_time(op, "gpu", Time(1));
+    return op;
+  };
+  const OpId e = add("embedding"), a = add("enc/cell_0/kernel"), b = add("enc/cell_0/t0/MatMul"),
+             c = add("enc/cell_1/t0/MatMul"), z = add("projection"), back = add("gradients/c");
+  for (const auto& [from, to] : {std::pair(e, b), {a, b}, {b, c}, {c, z}, {z, back}})
+    builder.connect(builder.add_output(from, Bytes(1)), to);
+  builder.set_forward(back, c);
+  const OpGraph graph = std::move(builder).build();
+  CoplacementOptions options = kUncapped;
+  options.cells_alone = true;
+  const OpLabels group =
+      find_coplacements(CostModel(graph, two_devices()), each_alone(graph), options).group;
+  CHECK(group[a] == group[b]);
+  CHECK(group[c] == group[back]);
+  CHECK(std::set<std::uint32_t>(group.begin(), group.end()).size() == 4);  // and e, z alone
+}
+
 TEST_CASE("coplacement: no union exceeds a cap, colocation groups excepted") {
   std::size_t capped = 0, united = 0;
   for (std::uint64_t seed = 1; seed <= 600; ++seed) {

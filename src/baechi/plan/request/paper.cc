@@ -20,12 +20,16 @@ void by_the_flag(PlanRequest& request) { request.paper = true; }
 constexpr PaperRule kRules[] = {
     {.what = "co-placement",
      .section = "3.1.2",
-     .paper = "with the only consumer, and backward with forward, as large as groups get",
+     .paper = "with the only consumer, and backward with forward, as large as groups get; in a "
+              "recurrent model each cell and attention, by name, and nothing else",
      .by_default = "one group per device, cut where little has to be sent",
      .apply =
          [](PlanRequest& r) {
            CoplacementOptions& options = r.optimize.coplacement;
-           if (options.rule == CoplacementRule::kCut) options.rule = CoplacementRule::kNeighbours;
+           if (options.rule == CoplacementRule::kCut) {  // not asked for by name
+             options.rule = CoplacementRule::kNeighbours;
+             options.cells_alone = true;
+           }
            options.capped = false;
          }},
     {.what = "fusion",

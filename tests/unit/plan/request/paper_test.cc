@@ -72,6 +72,7 @@ TEST_CASE("paper: every rule has its words, and all together are what paper stan
   CHECK(request.paper);
   CHECK(request.optimize.coplacement.rule == CoplacementRule::kNeighbours);
   CHECK_FALSE(request.optimize.coplacement.capped);
+  CHECK(request.optimize.coplacement.cells_alone);
   CHECK_FALSE(request.optimize.fusion.by_reachability);
   CHECK_FALSE(request.place.call_suppliers);
   CHECK(request.place.favorites == FavoriteMethod::kLpExact);
@@ -79,6 +80,13 @@ TEST_CASE("paper: every rule has its words, and all together are what paper stan
   CHECK(once.place.lp_threshold == 0.1);
   CHECK(twice.place.lp_threshold == 0.1);
   CHECK_FALSE(twice.suggest);
+}
+
+TEST_CASE("paper: a rule of co-placement that is asked for is that rule, in recurrent models, too") {
+  PlanRequest request = paper();
+  request.optimize.coplacement.rule = CoplacementRule::kNeighbours;
+  CHECK_FALSE(as_the_paper(request).optimize.coplacement.cells_alone);
+  CHECK(as_the_paper(as_the_paper(paper())).optimize.coplacement.cells_alone);
 }
 
 TEST_CASE("paper: what is beyond it, or what it decides, is refused") {
