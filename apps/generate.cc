@@ -31,7 +31,8 @@ struct GenerateArguments {
   std::string output;
   std::string devices;
   std::string precision;
-  bool training = false, inference = false, shared_embedding = false, variables = false;
+  bool training = false, inference = false, shared_embedding = false, project_at_once = false,
+       variables = false;
   bool list = false, list_devices = false;
   GenerateRequest request;
 };
@@ -42,6 +43,7 @@ GenerateRequest request_of(const GenerateArguments& options, const CancelFlag* c
   if (!options.devices.empty()) request.kinds = parse_costed_kinds(options.devices);
   if (options.training || options.inference) request.training = options.training;
   if (options.shared_embedding) request.shared_embedding = true;
+  if (options.project_at_once) request.project_at_once = true;
   if (!options.precision.empty()) {
     request.precision = find_precision(options.precision);
     if (!request.precision.has_value())
@@ -208,6 +210,9 @@ Run declare_generate(OptionSet& set) {
   set.add_flag("--shared-embedding", options->shared_embedding,
                "One matrix of words for source, target and output of transformer, where the paper "
                "has three");
+  set.add_flag("--project-at-once", options->project_at_once,
+               "One projection onto the vocabulary for all steps of gnmt, as the paper's published "
+               "model has it");
   set.add_flag(
       "--variables", options->variables,
       "Weights, and what updates keep, as variables, which a host may keep (llama, moe, unet, "

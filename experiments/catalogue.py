@@ -24,7 +24,9 @@ EXPERIMENTS = {
         "Table 5 and Figure 7: step time and peaks when memory is short", 1.5
     ),
     "pytorch_models": Experiment("Table 4 on recorded PyTorch models, costs (a) and (b)", 0.2),
-    "paper": Experiment("Tables 3 to 7, Figures 7 and 8: to the letter and by default", 2),
+    "paper": Experiment(
+        "Tables 3 to 7, Figures 7 and 8: to the letter and by default", 2, ("torch",)
+    ),
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
     "recompute": Experiment("step over memory with operators that run a second time", 10),

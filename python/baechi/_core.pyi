@@ -649,9 +649,9 @@ class Simulator:
         The step time in nanoseconds and the bytes that each device holds at its peak, for an int64 array of the device index of every operator. Each device runs what becomes ready first; capacities are not looked at.
         """
 
-def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None, micro_batches: int | None = None, shared_embedding: bool | None = None) -> Graph:
+def generate(model: str, *, batch: int | None = None, length: int | None = None, layers: int | None = None, operators: int | None = None, seed: int | None = None, device: str | None = None, training: bool | None = None, micro_batches: int | None = None, shared_embedding: bool | None = None, project_at_once: bool | None = None) -> Graph:
     """
-    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other. With `micro_batches` the graph is of one of so many equal parts of the batch. With `shared_embedding` source, target and output of 'transformer' have one matrix of words.
+    A synthetic graph: see models(). `device` names the presets that costs are estimated for, 'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training or one forward pass, where the model's default is the other. With `micro_batches` the graph is of one of so many equal parts of the batch. With `shared_embedding` source, target and output of 'transformer' have one matrix of words; with `project_at_once` all steps of 'gnmt' are projected onto the vocabulary at once.
     """
 
 def models() -> dict[str, str]:

@@ -46,7 +46,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
         lambda: baechi.generate("gnmt", 40),  # type: ignore[call-arg]
         "baechi.generate takes 1 argument without a name, and was given 2: give others by name: "
         "batch, length, layers, operators, seed, device, training, micro_batches, "
-        "shared_embedding",
+        "shared_embedding, project_at_once",
     ),
     (
         lambda: baechi.generate("gnmt", model="gnmt"),  # type: ignore[misc]

@@ -43,6 +43,8 @@ Options asked_of(const GenerateRequest& request, Options options = {}) {
   if constexpr (requires { options.training; }) take(options.training, request.training);
   if constexpr (requires { options.shared_embedding; })
     take(options.shared_embedding, request.shared_embedding);
+  if constexpr (requires { options.project_at_once; })
+    take(options.project_at_once, request.project_at_once);
   if constexpr (requires { options.operators; }) take(options.operators, request.operators);
   if constexpr (requires { options.seed; }) take(options.seed, request.seed);
   return options;
@@ -62,10 +64,10 @@ double per_layer(const GenerateRequest& request) {
   return kPerLayer * static_cast<double>(request.layers.value_or(1));
 }
 
-// An unrolled token takes 93 operators per layer, and 66 for attention and loss.
+// An unrolled token takes 93 operators per layer, and 66 for attention and loss, or 52.
 double gnmt_size(const GenerateRequest& request) {
   const GnmtOptions options = asked_of<GnmtOptions>(request);
-  return static_cast<double>(options.length) * (66 + 93 * static_cast<double>(options.layers));
+  return static_cast<double>(options.length) * (52 + 93 * static_cast<double>(options.layers));
 }
 
 constexpr GeneratorEntry kGenerators[] = {
@@ -76,7 +78,8 @@ constexpr GeneratorEntry kGenerators[] = {
     {"layered", "random layers, operators that read a few of the layers before",
      "operators seed precision", made<SyntheticOptions, generate_layered>},
     {"gnmt", "machine translation as the paper trains it, unrolled LSTM layers with attention",
-     "batch micro-batches length layers precision", made<GnmtOptions, generate_gnmt>, gnmt_size},
+     "batch micro-batches length layers project-at-once precision",
+     made<GnmtOptions, generate_gnmt>, gnmt_size},
     {"inception-v3", "image classifier as the paper trains it, parallel branches of convolutions",
      "batch micro-batches precision", made<InceptionV3Options, generate_inception_v3>},
     {"transformer", "machine translation as the paper trains it, attention only",
@@ -129,6 +132,7 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     check_option(generator, "seed", request.seed.has_value());
     check_option(generator, "training", request.training.has_value());
     check_option(generator, "shared-embedding", request.shared_embedding.has_value());
+    check_option(generator, "project-at-once", request.project_at_once.has_value());
     check_option(generator, "precision", request.precision.has_value());
     check_size(generator, request);
     return generator.generate(request);

@@ -24,6 +24,7 @@ struct GenerateRequest {
   std::optional<std::uint64_t> seed = {};
   std::optional<bool> training = {};  // else one forward pass
   std::optional<bool> shared_embedding = {};
+  std::optional<bool> project_at_once = {};
   std::optional<Precision> precision = {};
   std::optional<std::vector<CostedKind>> kinds = {};  // absent: gpu=rtx2080
   const CancelFlag* cancel = nullptr;                 // when set: throws Cancelled

@@ -74,7 +74,9 @@ class Gnmt {
     const Value global_step = step_counter(g_);
     encode();
     build_decoder();
-    const Value loss = loss_of(decode());
+    const std::vector<Value> decoded = decode();
+    const Value loss =
+        options_.project_at_once ? loss_at_once(decoded) : loss_by_step(decoded);
     const Value rate = learning_rate_schedule(g_, global_step, 4);
     g_.differentiate(loss);
     apply_adam(g_, variables_, rate, {.fused = false, .clip = true});
@@ -161,6 +163,13 @@ class Gnmt {
     return reshape(g_, matmul(g_, weight_rows, *memory_), {batch, hidden}, "Squeeze");
   }
 
+  Value step_loss(std::int64_t t, Value x, Value labels, Value weights) {
+    const Tape::Scope scope(g_, numbered("projection/t", t));
+    const Value logits = bias_add(g_, matmul(g_, x, *output_kernel_), *output_bias_);
+    const Value losses = sparse_softmax_cross_entropy(g_, logits, labels);
+    return reduce(g_, multiply(g_, losses, weights), {.keep = false});
+  }
+
   // The decoder's outputs by step.
   std::vector<Value> decode() {
     const std::vector<Value> target = inputs_by_step("target_in");
@@ -179,9 +188,18 @@ class Gnmt {
     return decoded;
   }
 
-  // Of all steps at once, as the paper's published model has it: one product with the projection's
-  // weights, so that there is one gradient of them.
-  Value loss_of(const std::vector<Value>& decoded) {
+  Value loss_by_step(const std::vector<Value>& decoded) {
+    const std::vector<Value> labels = inputs_by_step("target_out"),
+                             weights = inputs_by_step("target_weights");
+    std::vector<Value> losses;
+    for (std::size_t t = 0; t < decoded.size(); ++t)
+      losses.push_back(step_loss(static_cast<std::int64_t>(t), decoded[t], labels[t], weights[t]));
+    const Tape::Scope scope(g_, "loss");
+    const Value sum = add_n(g_, losses);
+    return multiply(g_, sum, constant(g_, "scale"));
+  }
+
+  Value loss_at_once(const std::vector<Value>& decoded) {
     const std::int64_t words = options_.length * options_.batch;
     const Value labels = placeholder(g_, "target_out", {options_.length, options_.batch});
     const Value weights = placeholder(g_, "target_weights", {words});

@@ -15,6 +15,9 @@ struct GnmtOptions {
   std::int64_t layers = 4;   // of the encoder, and of the decoder; at least 2
   std::int64_t hidden = 512;
   std::int64_t vocabulary = 30'000;
+  // All steps are projected onto the vocabulary at once, as the paper's published model does it:
+  // the projection has one gradient then. Else step by step, with a gradient for each.
+  bool project_at_once = false;
   Costing costing = {};
 };
 

@@ -106,6 +106,8 @@ TEST_CASE("generate: every graph listens to the options it lists, and has costs 
     other = request;
     if (listens("micro-batches")) CHECK(changed((other.micro_batches = 2, other)));
     other = request;
+    if (listens("project-at-once")) CHECK(changed((other.project_at_once = true, other)));
+    other = request;
     if (listens("seed")) CHECK(changed((other.seed = 7, other)));
     other = request;
     const bool trains = graph.find_kind("gpu").has_value() && testing::sums_of(graph).backward > 0;
