@@ -49,7 +49,8 @@ void bind_generate(nb::module_& m) {
       "'gpu=rtx2080' or 'gpu=a100,cpu=cpu'; `training` says whether it is a whole step of training "
       "or one forward pass, where the model's default is the other. With `micro_batches` the graph "
       "is of one of so many equal parts of the batch. With `shared_embedding` source, target and "
-      "output of 'transformer' have one matrix of words; with `project_at_once` all steps of 'gnmt' "
+      "output of 'transformer' have one matrix of words; with `project_at_once` all steps of "
+      "'gnmt' "
       "are projected onto the vocabulary at once.");
   m.def(
       "models",

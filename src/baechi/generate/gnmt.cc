@@ -75,8 +75,7 @@ class Gnmt {
     encode();
     build_decoder();
     const std::vector<Value> decoded = decode();
-    const Value loss =
-        options_.project_at_once ? loss_at_once(decoded) : loss_by_step(decoded);
+    const Value loss = options_.project_at_once ? loss_at_once(decoded) : loss_by_step(decoded);
     const Value rate = learning_rate_schedule(g_, global_step, 4);
     g_.differentiate(loss);
     apply_adam(g_, variables_, rate, {.fused = false, .clip = true});

@@ -56,7 +56,7 @@ struct Coplacement {
   std::optional<Time> cut;               // the step time that the cut promises, when there is one
   std::optional<PlacedGraph> home = {};  // then: the devices it was cut for, and its order
   std::size_t by_consumer = 0, by_forward = 0, by_cell = 0;  // unions
-  std::size_t capped = 0;                       // unions that a cap or a device kind forbade
+  std::size_t capped = 0;  // unions that a cap or a device kind forbade
 };
 
 // Joins the sets of operators with equal `group` labels, and takes none apart.

@@ -82,7 +82,8 @@ TEST_CASE("paper: every rule has its words, and all together are what paper stan
   CHECK_FALSE(twice.suggest);
 }
 
-TEST_CASE("paper: a rule of co-placement that is asked for is that rule, in recurrent models, too") {
+TEST_CASE(
+    "paper: a rule of co-placement that is asked for is that rule, in recurrent models, too") {
   PlanRequest request = paper();
   request.optimize.coplacement.rule = CoplacementRule::kNeighbours;
   CHECK_FALSE(as_the_paper(request).optimize.coplacement.cells_alone);
