@@ -47,9 +47,9 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
       .show_default(given.empty() ? std::string(option.implied) : given);
   if (!option.implied.empty()) added.values(0, 1);
   if (const OneOf* const named = std::get_if<OneOf>(&field)) {
-    std::vector<std::string> names;
-    for (const OneOf::Choice& choice : named->choices) names.emplace_back(choice.name);
-    added.suggest(names);
+    std::vector<std::string> known;
+    for (const OneOf::Choice& choice : named->choices) known.emplace_back(choice.name);
+    added.suggest(known);
   }
 }
 
