@@ -55,6 +55,10 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   if (answer.more_devices.has_value()) json.field("smallest_device_count", *answer.more_devices);
   if (answer.step_with_recomputation.has_value())
     json.field("step_with_recomputation", answer.step_with_recomputation->count());
+  if (answer.step_with_host.has_value()) {
+    json.field("step_with_host", answer.step_with_host->count());
+    json.field("host_needs", answer.host_needs.count());
+  }
   json.end_object();
   json.finish();
   return text;

@@ -25,6 +25,7 @@
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
+#include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
@@ -113,6 +114,7 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
       if (request.suggest && why_no_recompute(request).empty())
         answer->step_with_recomputation =
             step_with_recomputation(*graph.graph, *cluster.cluster, request);
+      if (request.suggest) tell_of_host(*graph.graph, 1, *cluster.cluster, request, *answer);
       return UnplaceableHandle{graph.graph, std::move(*answer)};
     }
     return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};

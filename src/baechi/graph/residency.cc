@@ -18,12 +18,13 @@ constexpr std::string_view kStoreKind = "host";
 
 class Storing {
  public:
-  Storing(const OpGraph& graph, const Residency& residency)
-      : graph_(graph),
+  Storing(const StepGraph& step, const Residency& residency)
+      : step_(step),
+        graph_(step.graph()),
         residency_(residency),
-        builder_(graph.name()),
-        on_store_(graph.num_ops()),
-        away_of_(graph.num_tensors()) {}
+        builder_(graph_.name()),
+        on_store_(graph_.num_ops()),
+        away_of_(graph_.num_tensors()) {}
 
   OpGraph build() && {
     check();
@@ -63,19 +64,19 @@ class Storing {
       const OpId op = residency_.on_store[i];
       if (i > 0 && residency_.on_store[i - 1] >= op)
         fail(op, "is out of order: what is on the store is sorted as in the graph");
-      if (!graph_[op].variable && !is_update(graph_, op))
+      if (!graph_[op].variable && !is_update(step_, op))
         fail(op, "may not be on the store: it is neither a variable nor an update");
       on_store_[op] = true;
     }
     for (const OpId op : graph_.ops()) {
-      if (!is_update(graph_, op)) continue;
+      if (!is_update(step_, op)) continue;
       for (const Edge& edge : graph_.in_edges(op))
         if (edge.tensor.has_value() && graph_[edge.from].variable &&
             on_store_[edge.from] != on_store_[op])
           fail(op, "changes " + in_quotes(graph_[edge.from].name) +
                        ": both are on the store, or neither");
     }
-    for (const auto& [op, variable] : graph_.writes())
+    for (const auto& [op, variable] : step_.writes())
       if (on_store_[variable])
         fail(variable, "may not be on the store: every micro-batch changes it");
   }
@@ -99,7 +100,9 @@ class Storing {
       fail(away.producer, "is fetched twice for one reader");
     const auto consumers = graph_.consumers(tensor);
     for (const OpId reader : readers)
-      if (std::ranges::none_of(consumers, [&](const Edge& edge) { return edge.to == reader; }))
+      if (step_.is_sum(reader))
+        fail(away.producer, "makes the buffer that micro-batches add to: it stays where it is");
+      else if (std::ranges::none_of(consumers, [&](const Edge& edge) { return edge.to == reader; }))
         fail(away.producer,
              "is fetched for " + in_quotes(graph_[reader].name) + ", which does not read it");
   }
@@ -169,6 +172,7 @@ class Storing {
     return std::nullopt;
   }
 
+  const StepGraph step_;
   const OpGraph& graph_;
   const Residency& residency_;
   OpGraphBuilder builder_;
@@ -181,13 +185,34 @@ class Storing {
 
 }  // namespace
 
-bool is_update(const OpGraph& graph, OpId op) {
-  const Operator& data = graph[op];
-  return data.per_step && data.backward && !data.variable && !data.forward.has_value();
+bool is_update(const StepGraph& step, OpId op) {
+  const Operator& data = step.graph()[op];
+  const bool once = step.micro_batches() > 1 ? !step.micro_batch(op).has_value() && !step.is_sum(op)
+                                             : data.per_step;
+  return once && data.backward && !data.variable && !data.forward.has_value();
 }
 
-OpGraph residing(const OpGraph& graph, const Residency& residency) {
-  return Storing(graph, residency).build();
+OpGraph residing(const StepGraph& step, const Residency& residency) {
+  return Storing(step, residency).build();
+}
+
+Unrolled with_fetches(const Unrolled& step, const Residency& residency) {
+  if (step.micro_batches == 1) return as_step(residing(step.graph, residency));
+  Unrolled result{.graph = residing(step, residency),
+                  .micro_batches = step.micro_batches,
+                  .original = step.original,
+                  .micro_batch = step.micro_batch,
+                  .rank = step.rank,
+                  .per_micro_batch = step.per_micro_batch,
+                  .first_sum = step.first_sum,
+                  .first_fetch = step.graph.num_ops(),
+                  .mark = step.mark,
+                  .writes = step.writes};
+  for (std::size_t i = result.first_fetch; i < result.graph.num_ops(); ++i) {
+    result.original.push_back(OpId(i));
+    result.micro_batch.push_back(std::nullopt);
+  }
+  return result;
 }
 
 }  // namespace baechi

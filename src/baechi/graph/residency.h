@@ -10,6 +10,7 @@
 
 #include "baechi/base/id.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/unroll.h"
 
 namespace baechi {
 
@@ -37,7 +38,8 @@ struct Residency {
   friend bool operator==(const Residency&, const Residency&) = default;
 };
 
-// The graph H of a step with this residency. The operators of `graph` come first, under their ids;
+// The graph H of a step with this residency, whose operators and tensors are those of `step`: of several
+// micro-batches, of the unrolled graph. Its operators come first, under their ids;
 // then one for every fetch, in the order of the list, named "op@fetch" ("op@fetch:port", and so on
 // with ":1" for its second fetch). A fetch takes no time, runs on the store alone, reads the tensor and outputs
 // one of the same size, which its readers read instead. What is `on_store` is pinned there and in
@@ -46,10 +48,12 @@ struct Residency {
 // Throws InputError where the lists are not sorted, a reader does not read the tensor or is named twice,
 // a fetch is for nobody, an operator on the store is neither a variable nor an update, or one stands
 // on the store without the variables that it changes; and in graphs whose memory mode is `retain`.
-OpGraph residing(const OpGraph& graph, const Residency& residency);
+OpGraph residing(const StepGraph& step, const Residency& residency);
+// The same, which knows its micro-batches.
+Unrolled with_fetches(const Unrolled& step, const Residency& residency);
 
 // An update: an operator of the step that belongs to no forward operator and changes the variables
 // that it reads.
-bool is_update(const OpGraph& graph, OpId op);
+bool is_update(const StepGraph& step, OpId op);
 
 }  // namespace baechi

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -36,7 +37,8 @@ IdVector<OpId, bool> once_per_step(const OpGraph& graph);
 struct Unrolled {
   OpGraph graph;
   std::uint32_t micro_batches = 1;
-  IdVector<OpId, OpId> original;  // a sum's: the operator whose copies it adds up
+  IdVector<OpId, OpId>
+      original;  // a sum's: the operator whose copies it adds up; a fetch's: itself
   IdVector<OpId, std::optional<std::uint32_t>> micro_batch;  // absent: once per step, or a sum
 
   // The copy for this micro-batch of an operator of the original graph; the only one of an operator
@@ -51,11 +53,13 @@ struct Unrolled {
     if (micro_batches > 1 && rank[op].has_value()) name.remove_suffix(mark);
     return name;
   }
-  bool is_sum(OpId op) const { return op.index() >= first_sum; }
+  bool is_sum(OpId op) const { return op.index() >= first_sum && op.index() < first_fetch; }
+  bool is_fetch(OpId op) const { return op.index() >= first_fetch; }
 
   IdVector<OpId, std::optional<std::uint32_t>> rank;  // of the original, among its like
   std::size_t per_micro_batch = 0;                    // so many operators run once per micro-batch
   std::size_t first_sum = 0;
+  std::size_t first_fetch = std::numeric_limits<std::size_t>::max();  // of several micro-batches
   std::size_t mark = 0;            // so many letters longer are the names of copies 0
   std::vector<Write> writes = {};  // by operators of every micro-batch: ids of the original graph
 };
@@ -77,6 +81,7 @@ class StepGraph {
   std::size_t ops_of_one() const {
     return step_ == nullptr ? graph_->num_ops() : step_->rank.size();
   }
+  bool is_sum(OpId op) const { return step_ != nullptr && step_->is_sum(op); }
   OpId copy(OpId op, std::uint32_t index) const {
     return step_ == nullptr ? op : step_->copy(op, index);
   }

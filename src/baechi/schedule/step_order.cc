@@ -9,7 +9,7 @@ namespace baechi {
 DeviceOrder with_sums_behind(const Unrolled& step, const DeviceOrder& order) {
   IdVector<OpId, std::optional<OpId>> sum(step.graph.num_ops());  // by copy 0
   for (std::size_t i = step.first_sum; i < step.graph.num_ops(); ++i)
-    sum[step.original[OpId(i)]] = OpId(i);
+    if (step.is_sum(OpId(i))) sum[step.original[OpId(i)]] = OpId(i);
   IdVector<OpId, std::uint32_t> copies(step.graph.num_ops());  // seen so far, by copy 0
   DeviceOrder result(order.size());
   for (const DeviceId device : order.keys())

@@ -54,7 +54,8 @@ PipelineLimit pipeline_limit(const Plan& plan) {
 std::vector<ScenarioOutcome> next_steps(const GraphSizes& sizes, const Plan& plan,
                                         const CancelFlag* cancel) {
   std::vector<ScenarioOutcome> told;
-  if (plan.micro_batches < 2 || plan.schedule.slots.size() > kMostForNextSteps) return told;
+  const bool small = plan.schedule.slots.size() <= kMostForNextSteps;
+  if (plan.micro_batches < 2 || !small || !plan.residency.empty()) return told;
   PlanRequest request{.budget = kBudgetOfMany};
   request.place.cancel = cancel;
   request.bounds = false;

@@ -123,13 +123,32 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
   return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
 }
 
+namespace {
+
+// Second runs are of one micro-batch, fetches of all of them.
+std::vector<std::string> check_step_with_fetches(const OpGraph& original, const OpGraph& step,
+                                                 const Plan& plan) {
+  std::vector<std::string> violations;
+  std::optional<OpGraph> again, unrolled;
+  if (!plan.recomputed.empty()) {
+    again = recomputing(original, plan.recomputed);
+    violations = check_recomputation(original, *again, plan.recomputed);
+  }
+  const OpGraph& one = again.has_value() ? *again : original;
+  if (violations.empty() && plan.micro_batches > 1) {
+    unrolled = unroll(one, plan.micro_batches).graph;
+    violations = check_micro_batches(one, *unrolled, plan.micro_batches);
+  }
+  if (!violations.empty()) return violations;
+  if (!unrolled.has_value()) return check_residency(one, step, plan.cluster, plan.residency);
+  return check_residency(*unrolled, step, plan.cluster, plan.residency, &one);
+}
+
+}  // namespace
+
 std::vector<std::string> check_step(const OpGraph& original, const OpGraph& step,
                                     const Plan& plan) {
-  if (!plan.residency.empty()) {
-    if (plan.micro_batches > 1 || !plan.recomputed.empty())
-      return {"residency: a step of several micro-batches, or with second runs, has none"};
-    return check_residency(original, step, plan.cluster, plan.residency);
-  }
+  if (!plan.residency.empty()) return check_step_with_fetches(original, step, plan);
   if (plan.micro_batches == 1) return check_recomputation(original, step, plan.recomputed);
   if (plan.recomputed.empty()) return check_micro_batches(original, step, plan.micro_batches);
   const OpGraph one = recomputing(original, plan.recomputed);

@@ -7,10 +7,12 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "baechi/base/in_quotes.h"
+#include "baechi/verify/micro_batch_rules.h"
 
 namespace baechi {
 namespace {
@@ -29,11 +31,27 @@ std::size_t port_in(const OpGraph& graph, TensorId tensor) {
 
 class StoredComparison {
  public:
-  StoredComparison(const OpGraph& original, const OpGraph& step, const Residency& residency)
+  StoredComparison(const OpGraph& original, const OpGraph& step, const Residency& residency,
+                   const OpGraph* one)
       : original_(original),
         step_(step),
         residency_(residency),
-        stored_(residency.on_store.begin(), residency.on_store.end()) {}
+        stored_(residency.on_store.begin(), residency.on_store.end()),
+        carried_(one != nullptr ? one->writes() : original.writes()),
+        update_(original.num_ops()) {
+    std::optional<MicroBatchRules> rules;
+    if (one != nullptr) rules.emplace(*one);
+    first_sum_ = original.num_ops();
+    if (one != nullptr)
+      for (const OpId op : one->ops())
+        if (rules->accumulates(op)) --first_sum_;
+    for (const OpId op : original.ops()) {
+      const Operator& data = original[op];
+      const bool once =
+          one == nullptr ? data.per_step : op.index() < one->num_ops() && rules->of_step(op);
+      update_[op] = once && data.backward && !data.variable && !data.forward.has_value();
+    }
+  }
 
   std::vector<std::string> check(const ClusterSpec& cluster) {
     number_fetches();
@@ -113,20 +131,16 @@ class StoredComparison {
 
   void check_stored(OpId op) {
     const Operator& data = original_[op];
-    const bool update = data.per_step && data.backward && !data.forward.has_value();
-    if (!data.variable && !update) say(op, "is neither a variable nor an update");
+    if (!data.variable && !update_[op]) say(op, "is neither a variable nor an update");
     if (step_[op].pin != std::optional<std::string_view>(residency_.store))
       say(op, "is not bound to the store");
     if (data.pin.has_value() && *data.pin != residency_.store) say(op, "is pinned elsewhere");
-    for (const Write& write : original_.writes())
+    for (const Write& write : carried_)
       if (write.variable == op) say(op, "is changed by every micro-batch");
     if (data.variable) {
-      for (const Edge& edge : original_.out_edges(op)) {
-        const Operator& reader = original_[edge.to];
-        if (reader.per_step && reader.backward && !reader.forward.has_value() &&
-            edge.tensor.has_value() && !stored_.contains(edge.to))
+      for (const Edge& edge : original_.out_edges(op))
+        if (update_[edge.to] && edge.tensor.has_value() && !stored_.contains(edge.to))
           say(op, "is on the store, and its update elsewhere");
-      }
       return;
     }
     for (const Edge& edge : original_.in_edges(op))
@@ -146,6 +160,8 @@ class StoredComparison {
           time.value_or(Time(0)) != Time(0))
         say(run, "takes time, or runs elsewhere than on a host");
     }
+    for (const OpId reader : fetch.readers)
+      if (reader.index() >= first_sum_) say(run, "brings back a buffer that is added to meanwhile");
     const auto given = original_.outputs(away.producer);
     if (away.port >= given.size()) return say(run, "fetches what nobody makes");
     const TensorId tensor = given.begin()[static_cast<std::ptrdiff_t>(away.port)];
@@ -204,6 +220,9 @@ class StoredComparison {
   const OpGraph& step_;
   const Residency& residency_;
   std::set<OpId> stored_;
+  const std::span<const Write> carried_;  // by operators of every micro-batch
+  IdVector<OpId, bool> update_;
+  std::size_t first_sum_ = 0;
   std::map<std::tuple<OpId, std::size_t, OpId>, OpId> reads_from_;  // by tensor and reader
   std::vector<std::pair<const AwayTensor*, const Fetch*>> fetches_;
   std::vector<std::string> violations_;
@@ -212,8 +231,9 @@ class StoredComparison {
 }  // namespace
 
 std::vector<std::string> check_residency(const OpGraph& original, const OpGraph& step,
-                                         const ClusterSpec& cluster, const Residency& residency) {
-  return StoredComparison(original, step, residency).check(cluster);
+                                         const ClusterSpec& cluster, const Residency& residency,
+                                         const OpGraph* one) {
+  return StoredComparison(original, step, residency, one).check(cluster);
 }
 
 }  // namespace baechi

@@ -11,8 +11,10 @@
 
 namespace baechi {
 
-// One sentence per broken rule; shares no code with residing().
+// One sentence per broken rule; shares no code with residing(). `original` is of several micro-batches where
+// `one` is the graph of one of them.
 std::vector<std::string> check_residency(const OpGraph& original, const OpGraph& step,
-                                         const ClusterSpec& cluster, const Residency& residency);
+                                         const ClusterSpec& cluster, const Residency& residency,
+                                         const OpGraph* one = nullptr);
 
 }  // namespace baechi

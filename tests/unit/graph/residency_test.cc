@@ -14,6 +14,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_residency.h"
 #include "baechi/verify/check_schedule.h"
@@ -130,8 +131,50 @@ TEST_CASE("residency: what may not be away is refused in a line") {
   CHECK(refusal(graph, wrong) == "operator 'f' has no output 3");
 }
 
+// Of two micro-batches, which share both fetches of w, and add b's gradient up before it is sent.
+//
+//        gpu                                    to the gpu             to the host
+//   0                                           w@@fetch    10
+//  10 f@0  15 f@1  20                           w@@fetch@@1 30
+//  20 m@0  60 m@1 100 b@0 105 b@1 110                                  b's sum 114    then u 121
+TEST_CASE("residency: micro-batches share a fetch, time and memory by hand") {
+  const OpGraph one = small_step();
+  const Unrolled unrolled = unroll(one, 2);
+  const auto id = [&](const char* name) { return op_named(unrolled.graph, name); };
+  const Residency residency{
+      "host:0",
+      {{id("w"), 0, {{std::nullopt, {id("f@0"), id("f@1")}}, {id("f@1"), {id("b@0"), id("b@1")}}}}},
+      {id("w"), id("u")}};
+  const Unrolled step = with_fetches(unrolled, residency);
+  const Cluster cluster = gpu_and_host(Bytes(30));
+  CHECK(check_residency(unrolled.graph, step.graph, cluster.spec(), residency, &one).empty());
+  const PlacedGraph placed = in_order(
+      step.graph,
+      {{"f@0", "f@1", "m@0", "m@1", "b@0", "b@1", "b@sum"}, {"w", "w@@fetch", "w@@fetch@@1", "u"}});
+  const Trace trace = simulate(CostModel(step.graph, cluster), placed);
+  CHECK(check_schedule(step.graph, cluster, trace.schedule).empty());
+  CHECK(trace.schedule.makespan == Time(121));
+  Bytes fetched;
+  for (const Transfer& transfer : trace.schedule.transfers)
+    if (transfer.to == DeviceId(0)) fetched += step.graph.size(transfer.tensor);
+  CHECK(fetched == Bytes(20));
+  CHECK(trace.devices[DeviceId(0)].peak == Bytes(10 + 2 * 6 + 2 * 1 + 4));  // while b@0 runs
+  Residency wrong = residency;
+  wrong.away.push_back({id("b@0"), 0, {{std::nullopt, {id("b@sum")}}}});
+  CHECK_THROWS_WITH_AS(
+      with_fetches(unrolled, wrong),
+      "operator 'b@0' makes the buffer that micro-batches add to: it stays where it is",
+      InputError);
+  CHECK_FALSE(check_residency(unrolled.graph, step.graph, cluster.spec(), wrong, &one).empty());
+  wrong = residency;
+  wrong.away[0].fetches[0].readers.pop_back();
+  CHECK_FALSE(check_residency(unrolled.graph, step.graph, cluster.spec(), wrong, &one).empty());
+  CHECK_FALSE(check_residency(unrolled.graph, step.graph, cluster.spec(), residency).empty());
+}
+
 // Fetches of some outputs, for some of their readers, at random.
-Residency random_residency(const OpGraph& graph, Random& random) {
+Residency random_residency(const StepGraph& step, Random& random) {
+  const OpGraph& graph = step.graph();
   Residency residency{"host:0", {}, {}};
   IdVector<OpId, std::size_t> rank(graph.num_ops());
   for (std::size_t i = 0; i < graph.num_ops(); ++i) rank[graph.topological_order()[i]] = i;
@@ -141,7 +184,7 @@ Residency random_residency(const OpGraph& graph, Random& random) {
     Fetch fetch;
     std::size_t first = graph.num_ops();
     for (const Edge& edge : graph.consumers(tensor))
-      if (random.chance(0.6)) {
+      if (random.chance(0.6) && !step.is_sum(edge.to)) {
         fetch.readers.push_back(edge.to);
         first = std::min(first, rank[edge.to]);
       }
@@ -161,12 +204,16 @@ TEST_CASE(
     Random random(seed ^ 0x5107e);
     RandomDag limits{.min_ops = 3, .max_ops = 10, .edge_chance = 0.5};
     limits.variable_chance = 0.2;
-    const OpGraph graph = random_dag(seed, limits);
+    const OpGraph one = random_dag(seed, limits);
+    const auto micro_batches = static_cast<std::uint32_t>(seed % 3 + 1);
+    const Unrolled unrolled = unroll(one, micro_batches);
+    const OpGraph& graph = unrolled.graph;
+    const OpGraph* of_one = micro_batches > 1 ? &one : nullptr;
     const Cluster cluster = gpu_and_host(Bytes(1000));
-    const Residency residency = random_residency(graph, random);
+    const Residency residency = random_residency(unrolled, random);
     if (residency.empty()) continue;
-    const OpGraph step = residing(graph, residency);
-    REQUIRE(check_residency(graph, step, cluster.spec(), residency).empty());
+    const OpGraph step = residing(unrolled, residency);
+    REQUIRE(check_residency(graph, step, cluster.spec(), residency, of_one).empty());
     const CostModel costs(step, cluster);
     const std::optional<Placement> placement = random_placement(costs, random);
     if (!placement.has_value()) continue;
@@ -185,7 +232,7 @@ TEST_CASE(
     else
       continue;
     ++forged;
-    CHECK_FALSE(check_residency(graph, step, cluster.spec(), other).empty());
+    CHECK_FALSE(check_residency(graph, step, cluster.spec(), other, of_one).empty());
   }
   CHECK(checked > 200);
   CHECK(forged > 50);

@@ -8,6 +8,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
 #include "baechi/base/version.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/io/cluster/cluster_json.h"
 #include "baechi/io/json/json_reader.h"
 #include "baechi/io/json/json_values.h"
@@ -36,7 +37,7 @@ class PlanWriter {
     json_.begin_object(Layout::kInline);
     json_.field("name", plan_.graph_name);
     json_.field("operators", (step_ != nullptr ? step_->rank.size() : graph_.num_ops()) -
-                                 plan_.recomputed.size() - num_fetches());
+                                 plan_.recomputed.size() - (step_ != nullptr ? 0 : num_fetches()));
     json_.end_object();
     if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
     json_.key("cluster");
@@ -257,7 +258,8 @@ class PlanWriter {
       for (const OpId op : runs) {
         if (step_->is_sum(op)) continue;
         json_.begin_array(Layout::kCompact);
-        json_.value(step_->original[op].value());
+        json_.value(step_->is_fetch(op) ? step_->rank.size() + op.index() - step_->first_fetch
+                                        : step_->original[op].index());
         if (step_->micro_batch[op].has_value()) json_.value(*step_->micro_batch[op]);
         json_.end_array();
       }
@@ -387,13 +389,26 @@ class PlanBinder {
       json_.fail_at(document.residency_offset, "$.residency", reason);
     };
     check_same_graph(document);
-    if (!document.recomputed.empty() || document.plan.micro_batches > 1)
-      fail("a plan with micro-batches or second runs keeps nothing in a host's memory yet");
     if (document.plan.order != ExecutionOrder::kPlanned)
       fail("fetches run in the planned order only");
-    if (document.num_operators != graph_.num_ops())
+    if (document.num_operators + document.recomputed.size() != graph_.num_ops())
       json_.fail_at(document.num_operators_offset, "$.graph.operators",
                     "the graph has " + std::to_string(graph_.num_ops()) + " operators");
+    return with_residency(document, as_step(recosted(graph_, {}))).graph;
+  }
+
+  // The step with the fetches that the plan has.
+  Unrolled with_residency(PlanDocument& document, Unrolled step) const {
+    const PlanBinder of_step(json_, step.graph);
+    of_step.bind_residency(document);
+    try {
+      return with_fetches(step, document.plan.residency);
+    } catch (const InputError& error) {
+      json_.fail_at(document.residency_offset, "$.residency", error.what());
+    }
+  }
+
+  void bind_residency(PlanDocument& document) const {
     Residency& residency = document.plan.residency;
     for (const PlanDocument::Away& entry : document.away) {
       AwayTensor away{find(entry.producer, entry.offset, "$.residency"), entry.port, {}};
@@ -408,11 +423,6 @@ class PlanBinder {
     }
     for (const std::string_view name : document.on_store)
       residency.on_store.push_back(find(name, document.residency_offset, "$.residency"));
-    try {
-      return residing(graph_, residency);
-    } catch (const InputError& error) {
-      json_.fail_at(document.residency_offset, "$.residency", error.what());
-    }
   }
 
   // Of more than one micro-batch. The graph is that of one.
@@ -423,12 +433,14 @@ class PlanBinder {
     for (const PlanDocument::Operator& op : document.operators)
       ops.push_back(find(op.name, op.offset, "$.operators"));
     StepFile file{unroll(graph_, document.plan.micro_batches), {}, {}};
+    if (document.has_residency()) file.step = with_residency(document, std::move(file.step));
     file.placed.emplace();
     file.placed->device.assign(file.step.graph.num_ops(), DeviceId(0));
     IdVector<OpId, DeviceId> device(graph_.num_ops(), DeviceId(0));
     for (std::size_t i = 0; i < ops.size(); ++i) device[ops[i]] = document.operators[i].slot.device;
     for (const OpId op : file.step.graph.ops())
-      file.placed->device[op] = device[file.step.original[op]];
+      file.placed->device[op] =
+          file.step.is_fetch(op) ? store_of(document) : device[file.step.original[op]];
     file.placed->order = read_order(document, ops, file.step, file.placed->device);
     file.plan = std::move(document.plan);
     for (const PlanDocument::PeakOperator& peak : document.peak_operators) {
@@ -446,12 +458,25 @@ class PlanBinder {
     IdVector<OpId, bool> runs(step.graph.num_ops());
     DeviceOrder order(document.runs.size());
     std::size_t count = 0;
+    const std::size_t fetches =
+        step.graph.num_ops() - std::min(step.first_fetch, step.graph.num_ops());
     for (const DeviceId device : order.keys())
       for (const PlanDocument::Run& run : document.runs[device.index()]) {
         const auto fail = [&](const std::string& reason) {
           json_.fail_at(run.offset, "$.runs[" + std::to_string(device.value()) + "]", reason);
         };
-        if (run.op >= ops.size()) fail("there is no operator number " + std::to_string(run.op));
+        if (run.op >= ops.size() + fetches)
+          fail("there is no operator number " + std::to_string(run.op));
+        if (run.op >= ops.size()) {
+          const OpId fetch(step.first_fetch + run.op - ops.size());
+          if (runs[fetch]) fail("fetch number " + std::to_string(run.op) + " runs twice");
+          if (run.micro_batch.has_value()) fail("a fetch runs once per step");
+          if (placement[fetch] != device) fail("a fetch runs on the store");
+          runs[fetch] = true;
+          order[device].push_back(fetch);
+          ++count;
+          continue;
+        }
         const OpId op = ops[run.op];
         const std::string name = in_quotes(graph_[op].name);
         if (run.micro_batch.has_value() != step.rank[op].has_value())
@@ -467,12 +492,19 @@ class PlanBinder {
         ++count;
         order[device].push_back(copy);
       }
-    if (count != step.first_sum)
+    if (count != step.first_sum + fetches)
       json_.fail_at(document.runs_offset, "$.runs",
-                    "expected " + std::to_string(step.first_sum) +
+                    "expected " + std::to_string(step.first_sum + fetches) +
                         " runs, one of every operator and micro-batch, found " +
                         std::to_string(count));
     return with_sums_behind(step, order);
+  }
+
+  DeviceId store_of(const PlanDocument& document) const {
+    const auto& devices = document.plan.cluster.devices;
+    for (std::size_t i = 0; i < devices.size(); ++i)
+      if (devices[i].name == document.plan.residency.store) return DeviceId(i);
+    json_.fail_at(document.residency_offset, "$.residency.store", "there is no such device");
   }
 
   // A plan of several micro-batches is replayed for that, when it is opened.
@@ -553,10 +585,12 @@ StepFile parse_step_plan(std::string_view text, const std::string& place, OpGrap
   if (auto rewritten = PlanBinder(json, graph).recomputing_graph(document)) {
     original = std::move(graph);
     graph = *std::move(rewritten);
-  } else if (auto residing = PlanBinder(json, graph).residing_graph(document)) {
-    original = std::move(graph);
-    graph = *std::move(residing);
   }
+  if (document.plan.micro_batches == 1)
+    if (auto residing = PlanBinder(json, graph).residing_graph(document)) {
+      if (!original.has_value()) original = std::move(graph);
+      graph = *std::move(residing);
+    }
   PlanBinder binder(json, graph);
   if (document.plan.micro_batches > 1) {
     StepFile file = binder.bind_step(std::move(document));

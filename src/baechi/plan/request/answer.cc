@@ -13,6 +13,10 @@ std::string Unplaceable::in_words() const {
     text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
   if (step_with_recomputation.has_value())
     text += "; with recompute auto it fits: a step takes " + short_text(*step_with_recomputation);
+  if (step_with_host.has_value())
+    text += "; with " + baechi::short_text(host_needs) +
+            " of a host's memory it fits (host, residency auto): a step takes " +
+            short_text(*step_with_host);
   return text;
 }
 

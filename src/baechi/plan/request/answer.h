@@ -26,6 +26,9 @@ struct Unplaceable {
   std::vector<MethodOutcome> methods;
   // The step of a plan with recomputation that does fit, if one was looked for and found.
   std::optional<Time> step_with_recomputation = {};
+  // The same where a host keeps what may be away, and what it has to hold.
+  std::optional<Time> step_with_host = {};
+  Bytes host_needs = {};
 
   std::string in_words() const;  // reason and suggestions
 };

@@ -8,7 +8,7 @@
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/residency/residency_choice.h"
-#include "baechi/plan/residency/residency_start.h"
+#include "baechi/plan/residency/stored_units.h"
 
 namespace baechi {
 namespace {
@@ -46,20 +46,21 @@ struct Crossing {  // of a unit that is on the store, in bytes
 
 // What a unit on the store makes cross the link at the least: what operators elsewhere read of it, once,
 // and what its updates read of them.
-Crossing crossing_of(const CostModel& costs, const StoredUnit& unit, DeviceId store) {
+Crossing crossing_of(const CostModel& costs, const StepGraph& step, const StoredUnit& unit,
+                     DeviceId store) {
   const OpGraph& graph = costs.graph();
   Crossing crossing{.held = static_cast<double>(unit.bytes.count())};
   for (const OpId op : unit.members) {
     if (!graph[op].variable) {
       crossing.update += static_cast<double>(costs.compute_time(op, store)->count());
       for (const Edge& edge : graph.in_edges(op))
-        if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(graph, edge.from))
+        if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(step, edge.from))
           crossing.up += static_cast<double>(graph.size(*edge.tensor).count());
       continue;
     }
     const auto edges = graph.out_edges(op);
     if (std::ranges::any_of(edges, [&](const Edge& edge) {
-          return edge.tensor.has_value() && !is_update(graph, edge.to);
+          return edge.tensor.has_value() && !is_update(step, edge.to);
         }))
       crossing.down += static_cast<double>(graph[op].permanent.count());
   }
@@ -89,11 +90,11 @@ Time over(double bytes, const Link& link) {
 
 // The device works off all that an update waits for, one operator after the other, before the update
 // that does so the earliest.
-Time before_updates(const CostModel& costs, DeviceId device) {
+Time before_updates(const CostModel& costs, const StepGraph& step, DeviceId device) {
   const OpGraph& graph = costs.graph();
   std::optional<Time> least;
   for (const OpId update : graph.ops()) {
-    if (!is_update(graph, update)) continue;
+    if (!is_update(step, update)) continue;
     IdVector<OpId, bool> seen(graph.num_ops());
     std::vector<OpId> left{update};
     Time before;
@@ -104,7 +105,7 @@ Time before_updates(const CostModel& costs, DeviceId device) {
         if (seen[edge.from]) continue;
         seen[edge.from] = true;
         left.push_back(edge.from);
-        if (!is_update(graph, edge.from) && !graph[edge.from].variable)
+        if (!is_update(step, edge.from) && !graph[edge.from].variable)
           before += costs.compute_time(edge.from, device).value_or(Time(0));
       }
       if (least.has_value() && before >= *least) break;
@@ -114,17 +115,16 @@ Time before_updates(const CostModel& costs, DeviceId device) {
   return least.value_or(Time(0));
 }
 
-void add_traffic(const CostModel& costs, std::vector<NamedBound>& bounds) {
+void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<NamedBound>& bounds) {
   const Cluster& cluster = costs.cluster();
   if (cluster.num_devices() != 2 || cluster.communication() == CommunicationMode::kParallel) return;
   const DeviceId store(cluster[DeviceId(0)].kind == kStoreKind ? 0 : 1);
   const DeviceId device(1 - store.index());
   for (const OpId op : costs.graph().ops())  // what the host runs needs no link
-    if (!costs.graph()[op].variable && !is_update(costs.graph(), op) && costs.may_run(op, store))
-      return;
+    if (!costs.graph()[op].variable && !is_update(step, op) && costs.may_run(op, store)) return;
   std::vector<Crossing> units;
-  for (const StoredUnit& unit : units_for_store(costs, store))
-    units.push_back(crossing_of(costs, unit, store));
+  for (const StoredUnit& unit : units_for_store(costs, step, store))
+    units.push_back(crossing_of(costs, step, unit, store));
   const auto room = static_cast<double>(cluster[device].capacity.count());
   const Time down = over(least(units, room, &Crossing::down), cluster.link(store, device));
   const Time up = over(least(units, room, &Crossing::up), cluster.link(device, store));
@@ -138,13 +138,14 @@ void add_traffic(const CostModel& costs, std::vector<NamedBound>& bounds) {
   bounds.push_back({"traffic to the host", up});
   if (const double updates = least(units, room, &Crossing::update); updates > 0)
     bounds.push_back({"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) +
-                                                 before_updates(costs, device)});
+                                                 before_updates(costs, step, device)});
   std::erase_if(bounds, [](const NamedBound& bound) { return bound.value == Time(0); });
 }
 
 }  // namespace
 
-std::vector<NamedBound> residency_bounds(const CostModel& costs) {
+std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem) {
+  const CostModel& costs = problem.costs;
   const OpGraph graph = without_groups(costs.graph());
   ClusterSpec spec = costs.cluster().spec();
   Bytes room(1);
@@ -154,7 +155,7 @@ std::vector<NamedBound> residency_bounds(const CostModel& costs) {
   for (Device& device : spec.devices) device.capacity = std::max(device.capacity, room);
   const Cluster cluster(std::move(spec));
   std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster));
-  add_traffic(costs, bounds);
+  add_traffic(costs, problem.step, bounds);
   std::ranges::sort(bounds, [](const NamedBound& a, const NamedBound& b) {
     return a.value != b.value ? a.value > b.value : a.name < b.name;
   });

@@ -4,13 +4,13 @@
 
 #include <vector>
 
-#include "baechi/cost/cost_model.h"
+#include "baechi/plan/residency/residency_choice.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
 
 // Those of the graph with ample memory and without colocation groups, which residency may break; and with
 // one device beside the host, on whose queues transfers wait, what has to cross each link.
-std::vector<NamedBound> residency_bounds(const CostModel& costs);
+std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem);
 
 }  // namespace baechi

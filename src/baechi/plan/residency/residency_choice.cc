@@ -5,49 +5,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <tuple>
 #include <utility>
+
+#include "baechi/plan/residency/held_over_time.h"
+#include "baechi/plan/residency/residency_items.h"
 
 namespace baechi {
 namespace {
 
-// A stretch of a tensor's readers on one device, between which it stays there.
-struct Stretch {
-  std::size_t first = 0, last = 0;  // positions in the device's order
-  std::vector<OpId> readers;
-};
-
-struct Item {  // a tensor that may be away
-  TensorId tensor;
-  DeviceId device{0};
-  bool stored = false;  // a variable on the store: even its first stretch is fetched
-  std::vector<Stretch> stretches;
-  bool stays = false;  // a variable that stays on its device after all
-};
-
-struct Gap {  // between two stretches of an item
-  double weight =
-      0;  // the shorter it is idle, and the more sendings it saves, the sooner it is kept
-  std::size_t item = 0, behind = 0;
-  friend bool operator<(const Gap& a, const Gap& b) {
-    return std::tie(a.weight, a.item, a.behind) < std::tie(b.weight, b.item, b.behind);
-  }
-};
-
 class Choice {
  public:
-  Choice(const CostModel& costs, const ResidencyStart& start, const std::vector<StoredUnit>& units,
-         const ResidencyPrefer& prefer)
-      : graph_(costs.graph()),
-        cluster_(costs.cluster()),
+  Choice(const ResidencyProblem& problem, const ResidencyStart& start,
+         const std::vector<StoredUnit>& units, const ResidencyPrefer& prefer)
+      : step_(problem.step),
+        graph_(problem.costs.graph()),
+        cluster_(problem.costs.cluster()),
         start_(start),
         units_(units),
         prefer_(prefer),
         position_(graph_.num_ops()),
-        stored_(graph_.num_ops()),
-        held_(cluster_.num_devices()) {
+        stored_(graph_.num_ops()) {
     for (const DeviceId device : cluster_.devices()) {
-      held_[device].assign(start.order[device].size() + 1, 0);
+      held_.push_back(HeldOverTime(start.order[device].size() + 1));
       for (std::size_t i = 0; i < start.order[device].size(); ++i)
         position_[start.order[device][i]] = i;
     }
@@ -81,16 +60,12 @@ class Choice {
   }
 
   void hold(DeviceId device, std::size_t from, std::size_t to, Bytes bytes) {  // to: not included
-    for (std::size_t at = from; at < std::min(to, held_[device].size()); ++at)
-      held_[device][at] += bytes.count();
+    held_[device].add(from, to, bytes);
   }
 
   bool fits(DeviceId device, std::size_t from, std::size_t to, Bytes bytes, double part) const {
-    const auto limit =
-        static_cast<std::int64_t>(static_cast<double>(prefer_.memory[device].count()) * part);
-    for (std::size_t at = from; at < std::min(to, held_[device].size()); ++at)
-      if (held_[device][at] + bytes.count() > limit) return false;
-    return true;
+    const double limit = static_cast<double>(prefer_.memory[device].count()) * part;
+    return held_[device].fits(from, to, bytes, Bytes(static_cast<std::int64_t>(limit)));
   }
 
   void hold_what_stays() {
@@ -111,16 +86,21 @@ class Choice {
     return !stored_[op] && start_.device[op] == device;
   }
 
-  std::vector<Stretch> uses_on(TensorId tensor, DeviceId device) const {
-    std::vector<Stretch> uses;
+  std::vector<ResidencyStretch> uses_on(TensorId tensor, DeviceId device) const {
+    std::vector<ResidencyStretch> uses;
     const OpId producer = graph_.producer(tensor);
     if (!graph_[producer].variable && start_.device[producer] == device)
       uses.push_back({position_[producer], position_[producer], {}});
     for (const Edge& edge : graph_.consumers(tensor))
       if (is_on_device(edge.to, device) && !graph_[edge.to].variable)
         uses.push_back({position_[edge.to], position_[edge.to], {edge.to}});
-    std::ranges::sort(uses, {}, &Stretch::first);
+    std::ranges::sort(uses, {}, &ResidencyStretch::first);
     return uses;
+  }
+
+  bool adds_up(TensorId tensor) const {
+    const auto readers = graph_.consumers(tensor);
+    return !readers.empty() && step_.is_sum(readers.begin()->to);
   }
 
   void consider(TensorId tensor) {
@@ -128,9 +108,15 @@ class Choice {
     const bool stored = stored_[producer];
     if (graph_[producer].variable && !stored) return;
     if (graph_.size(tensor) == Bytes(0)) return;
+    if (adds_up(tensor)) {  // the buffer of all micro-batches stays
+      const DeviceId device = start_.device[producer];
+      hold(device, position_[producer], position_[graph_.consumers(tensor).begin()->to] + 1,
+           graph_.size(tensor));
+      return;
+    }
     for (const DeviceId device : cluster_.devices()) {
       if (device == start_.store) continue;
-      std::vector<Stretch> uses = uses_on(tensor, device);
+      std::vector<ResidencyStretch> uses = uses_on(tensor, device);
       if (uses.empty()) continue;
       if (!stored && start_.device[producer] != device) {  // a copy that another device sends
         hold(device, position_at(device, start_.slots[producer].end), uses.back().last + 1,
@@ -142,13 +128,13 @@ class Choice {
   }
 
   // Where it is idle for less than it takes to send it both ways, it stays, if anything does.
-  void add_item(TensorId tensor, DeviceId device, bool stored, std::vector<Stretch> uses) {
+  void add_item(TensorId tensor, DeviceId device, bool stored, std::vector<ResidencyStretch> uses) {
     const Bytes bytes = graph_.size(tensor);
     const Time sent = cluster_.link(device, start_.store).transfer_time(bytes) +
                       cluster_.link(start_.store, device).transfer_time(bytes);
     const Time both = prefer_.keep > 0 ? sent : Time(0);
-    Item item{tensor, device, stored, {}, false};
-    for (Stretch& use : uses) {
+    ResidencyItem item{tensor, device, stored, {}, false};
+    for (ResidencyStretch& use : uses) {
       if (!item.stretches.empty() && idle(device, item.stretches.back().last, use.first) <= both) {
         item.stretches.back().last = use.last;
         item.stretches.back().readers.insert(item.stretches.back().readers.end(),
@@ -172,8 +158,8 @@ class Choice {
     std::vector<std::vector<bool>> kept(items_.size());
     for (std::size_t i = 0; i < items_.size(); ++i)
       kept[i].assign(items_[i].stretches.size(), false);
-    for (const Gap& gap : gaps_) {
-      const Item& item = items_[gap.item];
+    for (const ResidencyGap& gap : gaps_) {
+      const ResidencyItem& item = items_[gap.item];
       if (item.stays) continue;
       const std::size_t from = item.stretches[gap.behind - 1].last + 1;
       const std::size_t to = item.stretches[gap.behind].first;
@@ -183,9 +169,9 @@ class Choice {
     }
     for (std::size_t i = 0; i < items_.size(); ++i) {
       if (items_[i].stays) continue;
-      std::vector<Stretch> joined;
+      std::vector<ResidencyStretch> joined;
       for (std::size_t s = 0; s < items_[i].stretches.size(); ++s) {
-        Stretch& stretch = items_[i].stretches[s];
+        ResidencyStretch& stretch = items_[i].stretches[s];
         if (!kept[i][s]) {
           joined.push_back(std::move(stretch));
           continue;
@@ -218,11 +204,10 @@ class Choice {
     if (!fits(device, 0, held_[device].size(), unit.bytes, part)) return;
     hold(device, 0, held_[device].size(), unit.bytes);
     for (const OpId op : unit.members) stored_[op] = false;
-    for (Item& item : items_) {
+    for (ResidencyItem& item : items_) {
       if (!item.stored || stored_[graph_.producer(item.tensor)]) continue;
-      for (const Stretch& stretch : item.stretches)
-        for (std::size_t at = stretch.first; at <= stretch.last; ++at)
-          held_[item.device][at] -= graph_.size(item.tensor).count();
+      for (const ResidencyStretch& stretch : item.stretches)
+        hold(item.device, stretch.first, stretch.last + 1, Bytes(0) - graph_.size(item.tensor));
       item.stored = false;
       item.stretches.resize(1);
       item.stretches.front().readers.clear();
@@ -230,7 +215,7 @@ class Choice {
     }
   }
 
-  bool is_sent(const Item& item) const {
+  bool is_sent(const ResidencyItem& item) const {
     if (item.stored || item.stays) return false;
     if (item.stretches.size() > 1) return true;
     return std::ranges::any_of(graph_.consumers(item.tensor), [&](const Edge& edge) {
@@ -248,7 +233,7 @@ class Choice {
     put_ends_.assign(items_.size(), Time(0));
     IdVector<DeviceId, Time> free(cluster_.num_devices());
     for (const auto& [made, i] : puts) {
-      const Item& item = items_[i];
+      const ResidencyItem& item = items_[i];
       Time& end = free[item.device];
       end = std::max(end, made) +
             cluster_.link(item.device, start_.store).transfer_time(graph_.size(item.tensor));
@@ -285,25 +270,26 @@ class Choice {
     return told(fetches);
   }
 
-  // The operator there that a fetch may wait for; an update is of the step, and no fetch is.
+  // The operator there that a fetch may wait for: one of a micro-batch, as no fetch is of the step.
   std::optional<OpId> last_before(DeviceId device, std::size_t position) const {
     for (std::size_t at = position; at > 0; --at)
-      if (const OpId op = start_.order[device][at - 1]; !graph_[op].per_step) return op;
+      if (const OpId op = start_.order[device][at - 1];
+          step_.micro_batches() > 1 ? step_.micro_batch(op).has_value() : !graph_[op].per_step)
+        return op;
     return std::nullopt;
   }
 
   // The position before which it may be asked for.
   std::size_t release(DeviceId device, const Wanted& wanted, std::size_t before) {
-    const Item& item = items_[wanted.item];
+    const ResidencyItem& item = items_[wanted.item];
     std::size_t earliest = before;
     if (!item.stored) {
       earliest = std::max(earliest, item.stretches[wanted.stretch - 1].last + 1);
       earliest = std::max(earliest, position_at(device, put_ends_[wanted.item]));
     }
     earliest = std::min(earliest, wanted.use);
-    const std::int64_t limit = prefer_.memory[device].count() - graph_.size(item.tensor).count();
-    std::size_t at = wanted.use;
-    while (at > earliest && held_[device][at - 1] <= limit) --at;
+    const std::size_t at = held_[device].start_fitting(
+        earliest, wanted.use, graph_.size(item.tensor), prefer_.memory[device]);
     hold(device, at, wanted.use, graph_.size(item.tensor));
     return at;
   }
@@ -330,6 +316,7 @@ class Choice {
     return residency;
   }
 
+  const StepGraph step_;
   const OpGraph& graph_;
   const Cluster& cluster_;
   const ResidencyStart& start_;
@@ -337,17 +324,17 @@ class Choice {
   const ResidencyPrefer& prefer_;
   IdVector<OpId, std::size_t> position_;
   IdVector<OpId, bool> stored_;
-  IdVector<DeviceId, std::vector<std::int64_t>> held_;  // by position; one more for the end
-  std::vector<Item> items_;
-  std::vector<Gap> gaps_;
+  IdVector<DeviceId, HeldOverTime> held_;  // one position more for the end
+  std::vector<ResidencyItem> items_;
+  std::vector<ResidencyGap> gaps_;
   std::vector<Time> put_ends_;  // by item
 };
 
 }  // namespace
 
-Residency choose_residency(const CostModel& costs, const ResidencyStart& start,
+Residency choose_residency(const ResidencyProblem& problem, const ResidencyStart& start,
                            const std::vector<StoredUnit>& units, const ResidencyPrefer& prefer) {
-  return Choice(costs, start, units, prefer).choose();
+  return Choice(problem, start, units, prefer).choose();
 }
 
 }  // namespace baechi

@@ -14,6 +14,12 @@
 
 namespace baechi {
 
+// A step before anything is away, and the costs of its graph.
+struct ResidencyProblem {
+  const Unrolled& step;
+  const CostModel& costs;
+};
+
 struct ResidencyPrefer {
   std::size_t lead =
       0;  // by how many operators a fetch is asked for before there is room, as it may wait for its link
@@ -31,8 +37,8 @@ struct ResidencyStart {
 };
 
 // Keeps where it is what is idle for the shortest time, as far as memory allows; fetches the rest, in the
-// order in which it is read, each fetch as early as memory allows. O(operators x tensors).
-Residency choose_residency(const CostModel& costs, const ResidencyStart& start,
+// order in which it is read, each fetch as early as memory allows.
+Residency choose_residency(const ResidencyProblem& problem, const ResidencyStart& start,
                            const std::vector<StoredUnit>& units, const ResidencyPrefer& prefer);
 
 }  // namespace baechi

@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/plan/residency/stored_units.h"
+#include "baechi/schedule/step_order.h"
+#include "baechi/simulate/settle.h"
 #include "baechi/simulate/simulator.h"
 
 namespace baechi {
@@ -19,7 +22,14 @@ constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<double, 5> kUnitParts{0.0, 0.2, 0.4, 0.6, 0.8};
 constexpr std::size_t kLead = 6;  // and of the best choice these:
 constexpr std::array<std::size_t, 3> kOtherLeads{0, 12, 24};
+constexpr std::array<double, 2> kAccounts{0.7, 0.5};  // parts of the memory that are planned with
+constexpr int kHalvings = 2;
 constexpr int kRounds = 5;  // of replays that correct the account of one choice
+// Of a start beside others.
+constexpr std::array<std::pair<double, double>, 3> kFirstParts{
+    {{0.0, 0.9}, {0.4, 0.95}, {0.0, 0.0}}};
+constexpr std::size_t kManyOps = 6'000;  // from here on parts are fewer
+constexpr std::size_t kMostSettled = 4;  // plans whose order a file may not tell
 
 // What is known of a step before its store has an order.
 struct Unordered {
@@ -59,38 +69,86 @@ std::vector<OpId> store_order(const Unordered& given, const IdVector<OpId, bool>
 
 class Search {
  public:
-  Search(const CostModel& costs, ResidencyStart start)
-      : costs_(costs), start_(std::move(start)), units_(units_for_store(costs, start_.store)) {}
+  Search(const ResidencyProblem& problem, DeviceId store, const CancelFlag* cancel)
+      : problem_(problem),
+        costs_(problem.costs),
+        units_(units_for_store(problem.costs, problem.step, store)),
+        cancel_(cancel) {}
 
-  // Whether any of it fits.
-  bool try_parts(double units, double keep, std::size_t lead) {
-    bool any = false;
+  // How good it looks.
+  FoundResidency try_start(const ResidencyStart& start) {
+    best_parts_ = {0, 0};
+    here_.reset();
+    for (const auto& [units, keep] : kFirstParts) try_parts(start, units, keep, kLead);
+    return *here_;
+  }
+
+  void try_all_parts(const ResidencyStart& start) {
+    here_.reset();
+    const bool many = costs_.graph().num_ops() > kManyOps;
+    for (std::size_t u = 0; u < kUnitParts.size(); u += many ? 2 : 1)
+      for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 2 : 1)
+        if (kKeepParts[k] >= kUnitParts[u] &&
+            !try_parts(start, kUnitParts[u], kKeepParts[k], kLead))
+          try_parts(start, kUnitParts[u], kKeepParts[k], 0);
+    // As on smaller devices: more memory is then never worse than that much less.
+    for (const double account : kAccounts)
+      for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 3 : 1)
+        try_parts(start, 0, kKeepParts[k], kLead, account);
+    const auto [units, keep] = best_parts_;
+    for (const std::size_t lead : kOtherLeads) try_parts(start, units, keep, lead);
+  }
+
+  void try_nothing_kept(const ResidencyStart& start) { try_parts(start, 0, 0, 0); }
+
+  // In an order that a file can tell.
+  std::optional<FoundResidency> take() && {
+    for (FoundResidency& found : best_)
+      if (!found.fits || problem_.step.micro_batches == 1 || settled(found))
+        return std::move(found);
+    return std::nullopt;
+  }
+
+ private:
+  bool stopped() const { return cancel_ != nullptr && cancel_->requested() && !best_.empty(); }
+
+  // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
+  bool try_parts(const ResidencyStart& given, double units, double keep, std::size_t lead,
+                 double account = 1.0) {
     ResidencyPrefer prefer{lead, units, keep,
                            IdVector<DeviceId, Bytes>(costs_.cluster().num_devices())};
     for (const DeviceId device : costs_.cluster().devices())
-      prefer.memory[device] = costs_.cluster()[device].capacity;
-    ResidencyStart start = start_;
-    for (int round = 0; round < kRounds; ++round) {
-      FoundResidency found = replay(start, prefer);
-      const bool fits = found.fits;
-      any = any || fits;
-      if (offer(std::move(found))) best_parts_ = {units, keep};
+      prefer.memory[device] = Bytes(static_cast<std::int64_t>(
+          static_cast<double>(costs_.cluster()[device].capacity.count()) * account));
+    ResidencyStart start = given;
+    std::optional<IdVector<DeviceId, Bytes>> fitting, too_much;
+    for (int round = 0; round < kRounds && !stopped(); ++round) {
+      const bool fits = try_once(start, prefer);
+      (fits ? fitting : too_much) = prefer.memory;
       if (fits && round > 1) break;
-      if (!fits)
-        for (const DeviceId device : costs_.cluster().devices())
-          prefer.memory[device] -= std::min(prefer.memory[device], excess_[device]);
+      if (fits) continue;
+      for (const DeviceId device : costs_.cluster().devices())
+        prefer.memory[device] -= std::min(prefer.memory[device], excess_[device]);
     }
-    return any;
+    for (int round = 0; round < kHalvings && fitting.has_value() && too_much.has_value(); ++round) {
+      for (const DeviceId device : costs_.cluster().devices())
+        prefer.memory[device] = Bytes(((*fitting)[device] + (*too_much)[device]).count() / 2);
+      (try_once(start, prefer) ? fitting : too_much) = prefer.memory;
+    }
+    return fitting.has_value();
   }
 
-  void try_other_leads() {
-    const auto [units, keep] = best_parts_;
-    for (const std::size_t lead : kOtherLeads) try_parts(units, keep, lead);
+  bool try_once(ResidencyStart& start, const ResidencyPrefer& prefer) {
+    FoundResidency found = replay(start, prefer);
+    const bool fits = found.fits;
+    if (!here_.has_value() || found.better_than(*here_)) {
+      here_ = found;
+      best_parts_ = {prefer.units, prefer.keep};
+    }
+    offer(std::move(found));
+    return fits;
   }
 
-  std::optional<FoundResidency> take() && { return std::move(best_); }
-
- private:
   // When everything on the store can be done, by an estimate of when the rest runs, and when that starts.
   IdVector<OpId, Time> ready_by(const OpGraph& step, const ResidencyStart& start) const {
     IdVector<OpId, Time> ready(step.num_ops());
@@ -117,8 +175,8 @@ class Search {
   FoundResidency replay(ResidencyStart& start, const ResidencyPrefer& prefer) {
     const OpGraph& graph = costs_.graph();
     FoundResidency found;
-    found.residency = choose_residency(costs_, start, units_, prefer);
-    const OpGraph step = residing(graph, found.residency);
+    found.residency = choose_residency(problem_, start, units_, prefer);
+    const OpGraph step = residing(problem_.step, found.residency);
     const CostModel costs(step, costs_.cluster());
     found.placed.device = start.device;
     for (const OpId op : found.residency.on_store) found.placed.device[op] = start.store;
@@ -135,53 +193,86 @@ class Search {
     found.placed.order = std::move(order);
     Simulator simulator(costs);
     const StepSummary& summary = simulator.run(found.placed);
-    found.makespan = summary.makespan;
-    found.fits = true;
-    excess_.assign(costs_.cluster().num_devices(), Bytes(0));
-    for (const DeviceId device : costs_.cluster().devices()) {
-      const Bytes capacity = costs_.cluster()[device].capacity, peak = summary.peaks[device];
-      if (peak <= capacity) continue;
-      found.fits = false;
-      excess_[device] = peak - capacity;
-      if (excess_[device] <= found.over) continue;
-      found.over = excess_[device];
-      found.step_needs = peak;
-    }
+    measure(found, summary.makespan, summary.peaks);
+    found.store_needs = summary.peaks[start.store];
     for (const OpId op : graph.ops()) start.slots[op] = simulator.slots()[op];
     return found;
   }
 
-  bool offer(FoundResidency found) {
-    if (best_.has_value() && std::tuple(!best_->fits, best_->over, best_->makespan) <=
-                                 std::tuple(!found.fits, found.over, found.makespan))
-      return false;
-    best_ = std::move(found);
-    return true;
+  void measure(FoundResidency& found, Time makespan, const IdVector<DeviceId, Bytes>& peaks) {
+    found.makespan = makespan;
+    found.fits = true;
+    found.over = Bytes(0);
+    excess_.assign(costs_.cluster().num_devices(), Bytes(0));
+    for (const DeviceId device : costs_.cluster().devices()) {
+      const Bytes capacity = costs_.cluster()[device].capacity;
+      if (peaks[device] <= capacity) continue;
+      found.fits = false;
+      excess_[device] = peaks[device] - capacity;
+      if (excess_[device] <= found.over) continue;
+      found.over = excess_[device];
+      found.step_needs = peaks[device];
+    }
   }
 
+  bool settled(FoundResidency& found) {
+    const Unrolled step = with_fetches(problem_.step, found.residency);
+    const std::size_t devices = costs_.cluster().num_devices();
+    const std::optional<Trace> trace =
+        simulate_settled(CostModel(step.graph, costs_.cluster()), step, found.placed);
+    if (!trace.has_value()) return false;
+    found.placed.order = with_sums_behind(step, order_of(trace->schedule, step.graph, devices));
+    IdVector<DeviceId, Bytes> peaks;
+    for (const DeviceTrace& device : trace->devices) peaks.push_back(device.peak);
+    measure(found, trace->schedule.makespan, peaks);
+    return found.fits;
+  }
+
+  // Keeps the best few.
+  void offer(FoundResidency found) {
+    const auto at = std::ranges::find_if(
+        best_, [&](const FoundResidency& other) { return found.better_than(other); });
+    best_.insert(at, std::move(found));
+    if (best_.size() > kMostSettled) best_.pop_back();
+  }
+
+  const ResidencyProblem& problem_;
   const CostModel& costs_;
-  ResidencyStart start_;
   std::vector<StoredUnit> units_;
+  const CancelFlag* cancel_;
   IdVector<DeviceId, Bytes> excess_;
-  IdVector<OpId, bool> on_store_;  // of the step that is replayed
-  std::optional<FoundResidency> best_;
-  std::pair<double, double> best_parts_{0, 0};  // of the best
+  IdVector<OpId, bool> on_store_;               // of the step that is replayed
+  std::optional<FoundResidency> here_;          // the best of one start,
+  std::pair<double, double> best_parts_{0, 0};  // and its parts
+  std::vector<FoundResidency> best_;            // of all, the best first
 };
 
 }  // namespace
 
-std::optional<FoundResidency> find_residency(const CostModel& costs, ResidencyStart start,
-                                             bool all) {
-  Search search(costs, std::move(start));
-  if (all) {
-    search.try_parts(0, 0, 0);
-  } else {
-    for (const double units : kUnitParts)
-      for (const double keep : kKeepParts)
-        if (keep >= units && !search.try_parts(units, keep, kLead))
-          search.try_parts(units, keep, 0);
-    search.try_other_leads();
+bool FoundResidency::better_than(const FoundResidency& other) const {
+  return std::tuple(!fits, over, makespan) < std::tuple(!other.fits, other.over, other.makespan);
+}
+
+std::optional<FoundResidency> find_residency(const ResidencyProblem& problem,
+                                             const std::vector<ResidencyStart>& starts,
+                                             ResidencyEffort effort, const CancelFlag* cancel) {
+  if (starts.empty()) return std::nullopt;
+  Search search(problem, starts.front().store, cancel);
+  if (effort == ResidencyEffort::kAll) {
+    for (const ResidencyStart& start : starts) search.try_nothing_kept(start);
+    return std::move(search).take();
   }
+  std::size_t best = 0;
+  if (starts.size() > 1 || effort == ResidencyEffort::kFew) {
+    std::optional<FoundResidency> of_best;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      FoundResidency found = search.try_start(starts[i]);
+      if (of_best.has_value() && !found.better_than(*of_best)) continue;
+      of_best = std::move(found);
+      best = i;
+    }
+  }
+  if (effort == ResidencyEffort::kMany) search.try_all_parts(starts[best]);
   return std::move(search).take();
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Residencies for one placement and order, compared on the replay. Beyond the paper.
+// Residencies for placements and orders that there are, compared on the replay. Beyond the paper.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
+#include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
-#include "baechi/cost/cost_model.h"
 #include "baechi/graph/residency.h"
 #include "baechi/plan/residency/residency_choice.h"
 #include "baechi/schedule/schedule.h"
@@ -14,15 +16,26 @@ namespace baechi {
 
 struct FoundResidency {
   Residency residency;
-  PlacedGraph placed;  // of residing(graph, residency)
+  PlacedGraph placed;  // of with_fetches(step, residency)
   Time makespan;
   bool fits = false;
   Bytes over;        // what the fullest device lacks
   Bytes step_needs;  // what that one holds
+  Bytes store_needs;
+
+  // Fits rather than not, then the shorter.
+  bool better_than(const FoundResidency& other) const;
 };
 
-// The shortest step of those that fit, else the one that lacks least. `all`: nothing stays that may be away.
-std::optional<FoundResidency> find_residency(const CostModel& costs, ResidencyStart start,
-                                             bool all);
+enum class ResidencyEffort : std::uint8_t {
+  kAll,  // nothing stays that may be away
+  kFew,  // a few tries of every start
+  kMany  // and most tries of the start that then looks best
+};
+
+// The shortest step of those that fit, else the one that lacks least.
+std::optional<FoundResidency> find_residency(const ResidencyProblem& problem,
+                                             const std::vector<ResidencyStart>& starts,
+                                             ResidencyEffort effort, const CancelFlag* cancel);
 
 }  // namespace baechi

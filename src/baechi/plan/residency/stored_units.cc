@@ -8,12 +8,19 @@
 
 namespace baechi {
 
-std::vector<StoredUnit> units_for_store(const CostModel& costs, DeviceId store) {
+DeviceId store_of(const Cluster& cluster) {
+  for (const DeviceId device : cluster.devices())
+    if (cluster[device].kind == kStoreKind) return device;
+  return DeviceId(0);
+}
+
+std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph& step,
+                                        DeviceId store) {
   const OpGraph& graph = costs.graph();
   UnionFind together(graph.num_ops());
   IdVector<OpId, bool> may(graph.num_ops());
   for (const OpId op : graph.ops()) {
-    const bool update = is_update(graph, op);
+    const bool update = is_update(step, op);
     may[op] =
         (graph[op].variable && !costs.pin(op).has_value()) || (update && costs.may_run(op, store));
     if (!update) continue;
@@ -21,11 +28,11 @@ std::vector<StoredUnit> units_for_store(const CostModel& costs, DeviceId store) 
       if (edge.tensor.has_value() && graph[edge.from].variable)
         together.unite(op.value(), edge.from.value());
   }
-  for (const auto& [op, variable] : graph.writes()) may[variable] = false;
+  for (const auto& [op, variable] : step.writes()) may[variable] = false;
   IdVector<OpId, bool> refused(graph.num_ops()), has_variable(graph.num_ops());
   IdVector<OpId, StoredUnit> units(graph.num_ops());
   for (const OpId op : graph.ops()) {
-    if (!graph[op].variable && !is_update(graph, op)) continue;
+    if (!graph[op].variable && !is_update(step, op)) continue;
     const OpId unit(together.find(op.value()));
     refused[unit] = refused[unit] || !may[op];
     has_variable[unit] = has_variable[unit] || graph[op].variable;

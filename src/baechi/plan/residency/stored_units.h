@@ -2,13 +2,18 @@
 // What a store may have for the whole step. Beyond the paper.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "baechi/base/id.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/unroll.h"
 
 namespace baechi {
+
+inline constexpr std::string_view kStoreKind = "host";
+DeviceId store_of(const Cluster& cluster);  // of that kind; there is one
 
 // Of what may be away: variables that move together, with the updates that change them.
 struct StoredUnit {
@@ -18,6 +23,7 @@ struct StoredUnit {
 
 // What may be on this store: an update where it has a time there, a variable where all updates that
 // read it may.
-std::vector<StoredUnit> units_for_store(const CostModel& costs, DeviceId store);
+std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph& step,
+                                        DeviceId store);
 
 }  // namespace baechi

@@ -24,8 +24,8 @@
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
-#include "baechi/plan/residency/plan_residing.h"
 #include "baechi/plan/steps/recompute_steps.h"
+#include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/sizes.h"
 #include "baechi/plan/steps/step_advice.h"
 #include "baechi/plan/steps/step_methods.h"
@@ -122,15 +122,6 @@ StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& re
   return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
 }
 
-// Where a host keeps tensors, too.
-StepPlan plan_away(OpGraph graph, const Cluster& cluster, const PlanRequest& request,
-                   PlanTimes* times) {
-  Residing made = plan_residing(graph, cluster, request, times);
-  if (!made.graph.has_value())
-    return {std::nullopt, as_step(std::move(graph)), std::move(made.result)};
-  return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
-}
-
 // Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
 StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& asked,
                   PlanTimes* times) {
@@ -138,8 +129,6 @@ StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& aske
   request.micro_batches.reset();
   request.mini_batch.reset();
   if (places_in_stages(request.method)) request.method = "auto";
-  if (request.residency != AwayChoice::kNone)
-    return plan_away(std::move(graph), cluster, request, times);
   if (request.recompute != Recompute::kNone)
     return plan_again(std::move(graph), cluster, request, times);
   StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
@@ -148,11 +137,21 @@ StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& aske
   request.watch = nullptr;
   if (answer != nullptr && request.suggest && why_no_recompute(request).empty())
     answer->step_with_recomputation = step_with_recomputation(plan.step.graph, cluster, request);
+  if (answer != nullptr && request.suggest)
+    tell_of_host(plan.step.graph, 1, cluster, request, *answer);
   return plan;
 }
 
 StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
                      const PlanRequest& request, PlanTimes* times) {
+  if (request.residency != AwayChoice::kNone) {
+    check_residency_request(graph, cluster, request);
+    PlanRequest plain = request;
+    plain.residency = AwayChoice::kNone;
+    plain.suggest = false;
+    StepPlan without = plan_number(recosted(graph, {}), number, cluster, plain, times);
+    return plan_residing(std::move(graph), number, cluster, request, std::move(without), times);
+  }
   if (number == 1) return plan_one(std::move(graph), cluster, request, times);
   if (request.recompute != Recompute::kNone)
     return plan_recomputing_steps(std::move(graph), number, cluster, request);
@@ -195,6 +194,9 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
         why_no_recompute(asked).empty())
       answer.step_with_recomputation = step_with_recomputation(
           micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, quiet);
+    if (numbers.size() == 1)
+      tell_of_host(micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, quiet,
+                   answer);
   } catch (const Cancelled&) {  // what is known so far is said
     return;
   }
@@ -230,9 +232,6 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
   if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
     throw OptionError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
-  if (numbers.back() > 1 && request.residency != AwayChoice::kNone)
-    throw OptionError("residency",
-                      "a step of several micro-batches keeps nothing on a host yet: ask for one");
   if (request.improvements && (numbers.back() > 1 || request.recompute != Recompute::kNone))
     throw OptionError("improvements",
                       "they are kept of plans of one micro-batch without second runs: leave out "
@@ -348,7 +347,7 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   StepPlan& best = *of.best;
   if (auto* answer = std::get_if<Unplaceable>(&best.result)) {
     answer->proved = of.proved;
-    if (asked.suggest && numbers.back() > 1)
+    if (asked.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone)
       advise(divided ? GraphSizes(sizes) : GraphSizes(best.graph_of_one()), numbers, cluster, asked,
              *answer);
     return *std::move(of.best);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much a device holds while each operator of its order runs. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "baechi/base/units.h"
+
+namespace baechi {
+
+// A tree over positions. `to` is never included.
+class HeldOverTime {
+ public:
+  explicit HeldOverTime(std::size_t positions = 1);
+
+  std::size_t size() const { return size_; }
+  void add(std::size_t from, std::size_t to, Bytes bytes);  // negative: takes away
+  // Whether so much more would nowhere there be more than `limit`.
+  bool fits(std::size_t from, std::size_t to, Bytes more, Bytes limit) const;
+  // The smallest position, not below `from`, from which on it fits up to `to`.
+  std::size_t start_fitting(std::size_t from, std::size_t to, Bytes more, Bytes limit) const;
+
+ private:
+  struct Node {
+    std::int64_t added = 0;  // to all below
+    std::int64_t most = 0;   // below, with what was added here and there
+  };
+  struct Part {  // a node and the positions below it
+    std::size_t node, begin, end;
+  };
+  void add(const Part& part, std::size_t from, std::size_t to, std::int64_t bytes);
+  std::int64_t most(const Part& part, std::size_t from, std::size_t to) const;
+
+  std::size_t size_, leaves_ = 1;
+  std::vector<Node> nodes_;  // the root at 1
+};
+
+}  // namespace baechi

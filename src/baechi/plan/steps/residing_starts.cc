@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/steps/residing_starts.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <queue>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "baechi/plan/planner.h"
+#include "baechi/plan/recompute/ample_memory.h"
+#include "baechi/plan/steps/step_search.h"
+#include "baechi/schedule/step_order.h"
+#include "baechi/simulate/simulator.h"
+
+namespace baechi {
+namespace {
+
+constexpr std::array<double, 2> kRoomFor{1.1, 2.0};  // times what the step takes on one device
+
+Cluster without_store(const Cluster& cluster, DeviceId store) {
+  ClusterSpec spec = cluster.spec();
+  spec.devices.erase(spec.devices.begin() + static_cast<std::ptrdiff_t>(store.index()));
+  const Device& host = cluster[store];
+  std::erase_if(spec.links, [&](const LinkRule& rule) {
+    const std::string& gone = rule.scope == LinkScope::kPair ? host.name : host.kind;
+    return (rule.scope == LinkScope::kPair || rule.scope == LinkScope::kKinds) &&
+           (rule.from == gone || rule.to == gone);
+  });
+  return Cluster(std::move(spec));
+}
+
+// As a plan for the other devices has it, whose ids skip the store.
+std::optional<SequenceOfOne> planned(const OpGraph& graph, std::uint32_t micro_batches,
+                                     const Cluster& cluster, DeviceId store,
+                                     const PlanRequest& request) {
+  const PlanResult result = micro_batches == 1
+                                ? make_plan(CostModel(graph, cluster), request)
+                                : plan_step(graph, unroll(graph, micro_batches), cluster, request);
+  const Plan* plan = std::get_if<Plan>(&result);
+  if (plan == nullptr) return std::nullopt;
+  SequenceOfOne one;
+  for (const OpId op : graph.ops()) one.device.push_back(plan->schedule.slots[op].device);
+  if (micro_batches == 1) {
+    one.sequence = sequence_of(plan->schedule, graph);
+  } else {
+    const auto order = graph.topological_order();
+    one.sequence.assign(order.begin(), order.end());
+  }
+  for (DeviceId& device : one.device)
+    if (device >= store) device = DeviceId(device.index() + 1);
+  return one;
+}
+
+// The block of every operator, by what it reads of variables that its block has not read yet.
+IdVector<OpId, std::size_t> blocks_of(const OpGraph& graph, const std::vector<OpId>& sequence,
+                                      Bytes most) {
+  IdVector<OpId, std::size_t> block(graph.num_ops()), read_in(graph.num_ops());
+  std::size_t current = 1;
+  Bytes read;
+  for (const OpId op : sequence) {
+    Bytes more;
+    for (const Edge& edge : graph.in_edges(op))
+      if (edge.tensor.has_value() && graph[edge.from].variable && read_in[edge.from] != current)
+        more += graph.size(*edge.tensor);
+    if (read + more > most && read > Bytes(0)) {
+      ++current;
+      read = Bytes(0);
+    }
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (!edge.tensor.has_value() || !graph[edge.from].variable || read_in[edge.from] == current)
+        continue;
+      read_in[edge.from] = current;
+      read += graph.size(*edge.tensor);
+    }
+    block[op] = current;
+  }
+  return block;
+}
+
+}  // namespace
+
+std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
+                                            const PlanRequest& asked) {
+  const OpGraph& graph = costs.graph();
+  const DeviceId store = store_of(costs.cluster());
+  const Cluster devices = without_store(costs.cluster(), store);
+  std::vector<SequenceOfOne> found;
+  if (devices.num_devices() == 1) {
+    const DeviceId device(store.index() == 0 ? 1 : 0);
+    for (const OpId op : graph.ops())
+      if (!costs.may_run(op, device)) return found;
+    const auto order = graph.topological_order();
+    found.push_back(
+        {Placement(graph.num_ops(), device), std::vector<OpId>(order.begin(), order.end())});
+    return found;
+  }
+  PlanRequest request = asked;
+  request.bounds = false;
+  request.suggest = false;
+  request.watch = nullptr;
+  const auto add = [&](const Cluster& cluster) {
+    if (auto one = planned(graph, micro_batches, cluster, store, request))
+      found.push_back(*std::move(one));
+  };
+  const CostModel given(graph, devices);
+  add(roomier(given, std::nullopt));
+  Bytes all, there;
+  for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
+  for (const DeviceId device : devices.devices()) there += devices[device].capacity;
+  request.budget /= static_cast<double>(kRoomFor.size());
+  for (const double times : kRoomFor)
+    add(roomier(given, times * static_cast<double>(all.count()) /
+                           static_cast<double>(std::max(there, Bytes(1)).count())));
+  return found;
+}
+
+ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder order) {
+  Simulator simulator(costs);
+  simulator.makespan({device, order});
+  return {store_of(costs.cluster()), std::move(device), std::move(order), simulator.slots()};
+}
+
+ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
+                               const InGroups& grouping) {
+  const Unrolled& step = problem.step;
+  const OpGraph& graph = step.graph;
+  IdVector<OpId, std::size_t> position(one.sequence.size());
+  for (std::size_t i = 0; i < one.sequence.size(); ++i) position[one.sequence[i]] = i;
+  const bool several = step.micro_batches > 1;
+  IdVector<OpId, std::size_t> block(one.sequence.size());
+  if (several) block = blocks_of(graph, one.sequence, grouping.block);
+  // What runs once per step does so as soon as it may.
+  using Key = std::tuple<std::uint32_t, std::size_t, std::uint32_t, std::size_t, OpId>;
+  const auto key_of = [&](OpId op) {
+    const OpId original = step.original[op];
+    if (!several || !step.micro_batch[op].has_value())
+      return Key(0, 0, 0, several ? 0 : position[original], op);
+    const std::uint32_t m = *step.micro_batch[op];
+    return Key(m / grouping.micro_batches, block[original], m, position[original], op);
+  };
+  std::priority_queue<Key, std::vector<Key>, std::greater<>> free;
+  IdVector<OpId, std::size_t> waits(graph.num_ops());
+  for (const OpId op : graph.ops()) {
+    waits[op] = graph.in_edges(op).size();
+    if (waits[op] == 0) free.push(key_of(op));
+  }
+  Placement device;
+  for (const OpId op : graph.ops()) device.push_back(one.device[step.original[op]]);
+  DeviceOrder order(problem.costs.cluster().num_devices());
+  while (!free.empty()) {
+    const OpId op = std::get<OpId>(free.top());
+    free.pop();
+    order[device[op]].push_back(op);
+    for (const Edge& edge : graph.out_edges(op))
+      if (--waits[edge.to] == 0) free.push(key_of(edge.to));
+  }
+  if (several) order = with_sums_behind(step, order);
+  return start_of(problem.costs, std::move(device), std::move(order));
+}
+
+}  // namespace baechi

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where operators run, and in which order, before anything is sent away. Beyond the paper.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/residency/residency_choice.h"
+
+namespace baechi {
+
+// One micro-batch: nothing is on the store.
+struct SequenceOfOne {
+  Placement device;
+  std::vector<OpId> sequence;  // topological
+};
+
+// Of plans of so many micro-batches for all devices but the store: as if they had room for everything, and as if they had just as
+// many times their memory as the step takes, so that all of them hold something. With one device it is
+// the graph's own order.
+std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
+                                            const PlanRequest& request);
+
+// How the micro-batches of a step go through a sequence: a group of so many after the other, and in it
+// all of them through a block of operators, which read so much of variables, before the next block.
+struct InGroups {
+  std::uint32_t micro_batches = 1;
+  Bytes block;
+};
+ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
+                               const InGroups& grouping);
+
+// In this order.
+ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder order);
+
+}  // namespace baechi
