@@ -164,7 +164,7 @@ def published(rows: list[dict[str, Any]]) -> Table:
     (ours,) = (r for r in rows if r["workload"] == PUBLISHED_OF and r["memory"] == "100%")
     found = []
     for way, runs in PUBLISHED.items():
-        step = ours["single" if way == "single" else f"{way} paper"]
+        step = ours.get("single" if way == "single" else f"{way} paper")
         theirs = statistics.mean(runs)
         row = {"way": "one device" if way == "single" else way, "theirs": theirs, "step": step}
         found.append({**row, "ratio": step / 1e6 / theirs if step else None})

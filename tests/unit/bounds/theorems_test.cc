@@ -70,6 +70,7 @@ TEST_CASE("theorems: memory narrows the cluster to the devices that cannot run s
   };
   CHECK(sufficiency(40).R == 4);  // one device holds everything
   CHECK(sufficiency(39).R == 3);  // 30 bytes used up leave it 1 short
+  CHECK(sufficiency(30).R == 3);  // two that lack room would hold more than 40 bytes
   CHECK(sufficiency(29).R == 2);
   CHECK(sufficiency(10).R == 0);
 }

@@ -246,6 +246,29 @@ TEST_CASE("verify: accepts the schedule that an executor's order makes, and no o
   CHECK(others > 50);
 }
 
+// What is ready in the same moment, but only after a copy that takes none, comes after what is there.
+TEST_CASE("verify: without an order schedules are right where operators and copies take no time") {
+  std::size_t instant = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.max_ops = 9, .max_time = 1, .max_tensor_bytes = 1});
+    const Cluster cluster = byte_per_ns(2 + seed % 2, CommunicationMode::kParallel, Time(0));
+    const CostModel costs(graph, cluster);
+    Random random(seed);
+    const std::optional<Placement> placement = testing::random_placement(costs, random);
+    REQUIRE(placement.has_value());
+    const Schedule executed = simulate(costs, as_executed({*placement, std::nullopt},
+                                                          ExecutionOrder::kNone, graph,
+                                                          cluster.num_devices()))
+                                  .schedule;
+    CHECK(check_schedule(graph, cluster, executed, {.order = ExecutionOrder::kNone}) ==
+          std::vector<std::string>{});
+    for (const Transfer& transfer : executed.transfers)
+      instant += transfer.requested == transfer.end;
+  }
+  CHECK(instant > 200);
+}
+
 TEST_CASE("verify: names who is out of turn") {
   const OpGraph graph = three_ways();
   const Cluster cluster = byte_per_ns(2, CommunicationMode::kParallel);
