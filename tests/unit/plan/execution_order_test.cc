@@ -257,10 +257,10 @@ TEST_CASE("verify: without an order schedules are right where operators and copi
     Random random(seed);
     const std::optional<Placement> placement = testing::random_placement(costs, random);
     REQUIRE(placement.has_value());
-    const Schedule executed = simulate(costs, as_executed({*placement, std::nullopt},
-                                                          ExecutionOrder::kNone, graph,
-                                                          cluster.num_devices()))
-                                  .schedule;
+    const Schedule executed =
+        simulate(costs, as_executed({*placement, std::nullopt}, ExecutionOrder::kNone, graph,
+                                    cluster.num_devices()))
+            .schedule;
     CHECK(check_schedule(graph, cluster, executed, {.order = ExecutionOrder::kNone}) ==
           std::vector<std::string>{});
     for (const Transfer& transfer : executed.transfers)
