@@ -168,7 +168,8 @@ class _Gathering:
             open_.append(one)
             return
         if isinstance(one, Run):
-            self.close(one.device)
+            for device in {one.device, *(slot.device for slot in reads_of(one))}:
+                self.close(device)
         elif isinstance(one, Send):
             runs = self.open.get(one.source.device or 0, ())
             if one.source.name in {slot.name for run in runs for slot in run.outs}:
