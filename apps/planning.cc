@@ -7,6 +7,7 @@
 
 #include "apps/console.h"
 #include "baechi/options/option_text.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
 

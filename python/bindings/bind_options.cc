@@ -17,6 +17,7 @@
 #include "baechi/base/number_text.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/options/option_text.h"
+#include "baechi/plan/request/option_values.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

@@ -9,6 +9,7 @@
 #include "baechi/base/number_text.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/plan/request/option_values.h"
 
 namespace baechi {
 namespace {

@@ -2,351 +2,26 @@
 #include "baechi/plan/portfolio.h"
 
 #include <algorithm>
-#include <chrono>
-#include <memory>
 #include <utility>
 
 #include "baechi/base/error.h"
-#include "baechi/place/exact/exact.h"
-#include "baechi/place/topological_sequences.h"
 #include "baechi/plan/attempt/canonical_costs.h"
-#include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/portfolio_run.h"
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/request/shares.h"
-#include "baechi/plan/robust.h"
-#include "baechi/plan/search/budget.h"
-#include "baechi/plan/search/refine.h"
-#include "baechi/plan/search/search_on.h"
 
 namespace baechi {
 namespace {
 
-constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
-
-// The problem as it was given. If the search is in its canonical numbering, that, and where the two
-// may differ, the given one without idle operators.
-struct Given {
-  const CostModel& costs;
-  const Units& units;
-  const CanonicalCosts* canonical = nullptr;
-  const CanonicalCosts* busy = nullptr;
-
-  PlacedGraph to(const PlacedGraph& placed) const {
-    return canonical != nullptr ? canonical->to_given(placed) : placed;
-  }
-  PlacedGraph from(const PlacedGraph& placed) const {
-    return canonical != nullptr ? canonical->from_given(placed) : placed;
-  }
-};
-
-std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
-                                                              begin)
-      .count();
-}
-
-class Portfolio {
- public:
-  // Works on `costs`, which are the given ones or their canonical form.
-  Portfolio(const CostModel& costs, const Units& units, const Given& given,
-            const PlanRequest& request, const PortfolioEntry& recipe = {})
-      : costs_(costs),
-        units_(units),
-        given_(given),
-        request_(request),
-        recipe_(recipe),
-        last_resort_(last_resort_in(request.budget)),
-        budget_(request, last_resort_) {
-    if (given.busy != nullptr)
-      for (const OpId op : critical_path_first_sequence(costs))
-        decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
-    if (request.optimize.level == OptimizeLevel::kNone) return;
-    OptimizeOptions optimize = request.optimize;
-    optimize.cancel = request.place.cancel;
-    shrunk_ = std::make_unique<Shrunk>(costs, optimize);
-    result_.passes = shrunk_->optimized.passes;
-  }
-
-  void keep_no_fallbacks() { last_resort_.work = 0; }
-
-  // Without other methods and a search. Fall-backs find a plan with less work at times where more of
-  // it finds none. So where they find none there is more, and then as much as where many plans are
-  // made: what fits there fits here.
-  void place_alone(const PlacerEntry& placer) {
-    std::vector<Attempt> first;
-    for (const LastResort& resort : resorts_of_one_method()) {
-      last_resort_ = resort;
-      place(placer);
-      if (placer.baseline || is_settled()) return;
-      if (first.empty()) first = std::move(result_.attempts);
-      result_.attempts.clear();
-    }
-    result_.attempts = std::move(first);
-  }
-
-  void place(const PlacerEntry& placer) {
-    if (placer.needs_expert && request_.place.expert == nullptr) return;
-    if (std::ranges::any_of(result_.attempts, &Attempt::proved))
-      return;  // every placement was tried already
-    Attempt optimized = attempt(problem(), placer, request_.place);
-    if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
-      return keep(std::move(optimized));
-    // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
-    // one that fits has to be worth its part of the budget.
-    Attempt plain = attempt({.costs = costs_,
-                             .units = units_,
-                             .last_resort = &last_resort_,
-                             .order = request_.place.order,
-                             .searched = !optimized.placed.has_value()},
-                            placer, request_.place);
-    optimized.nanoseconds += plain.nanoseconds;
-    if (!plain.placed.has_value() ||
-        (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
-      note_optimized(optimized);
-      return keep(std::move(optimized));
-    }
-    plain.nanoseconds = optimized.nanoseconds;
-    if (optimized.placed.has_value())
-      result_.notes.push_back(std::string(placer.name) +
-                              ": the plan of the unoptimised graph was better and replaced the "
-                              "optimised one");
-    keep(std::move(plain));
-  }
-
-  // From the best plan so far.
-  void search() {
-    const Attempt* start = best();
-    if (start == nullptr) return;
-    const auto begin = std::chrono::steady_clock::now();
-    Attempt refined = *start;
-    refined.method = "refine";
-    refined.placer = nullptr;
-    refined.fallbacks.clear();
-    const Problem problem = this->problem();
-    searched_ = search_on(problem, request_, budget_, refined, {.place_window = best_placement});
-    if (request_.place.order == ExecutionOrder::kNone) prefer_robust(refined);
-    refined.nanoseconds = nanoseconds_since(begin);
-    keep(std::move(refined));
-  }
-
-  // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
-  // budget. True if there is nothing left to search for.
-  bool prove(double share) {
-    if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
-    const bool asked = recipe_.proof_after_search > 0;  // the proof is what the method is for
-    if (!is_searchable(costs_)) {
-      if (asked)
-        note(std::string(prover().name) + ": the graph is too large for a search over all plans");
-      return false;
-    }
-    const Attempt* start = best();
-    // Fall-backs have searched for any plan already, as far as the budget goes.
-    if (start == nullptr && last_resort_.searched && !asked) return false;
-    const auto begin = std::chrono::steady_clock::now();
-    // In the numbering of the request where that may make a difference: the bound is about it.
-    const CanonicalCosts* const busy = given_.busy;
-    const CostModel& costs = busy != nullptr ? busy->costs() : costs_;
-    std::optional<PlacedGraph> to_beat;
-    if (start != nullptr && is_planned())
-      to_beat = busy != nullptr ? busy->from_given(given_.to(*start->placed)) : *start->placed;
-    std::erase_if(result_.attempts, by_proof);
-    ExactResult found = solve_exactly(costs, {.work = budget_.looks(share),
-                                              .start = to_beat.has_value() ? &*to_beat : nullptr,
-                                              .sequence = decisions_,
-                                              .cancel = request_.place.cancel});
-    budget_.note_stop(found.cancelled);
-    Attempt exact;
-    exact.method = std::string(prover().name);
-    exact.placer = &prover();
-    exact.proved = found.complete && !found.placed.has_value();
-    if (found.placed.has_value()) {
-      if (busy != nullptr) {
-        exact_plan_ = busy->to_given(*found.placed);
-        found.placed = given_.from(*exact_plan_);
-      }
-      if (!offer_placement(problem(), *found.placed, exact))
-        exact.reason = "its plan does not fit in the order that the executor has";
-      result_.bound = {"exact search", found.bound};
-    } else {
-      exact.reason = found.complete ? "every placement in every order runs out of memory"
-                                    : "no plan that fits was met before the budget was spent";
-    }
-    exact.nanoseconds = nanoseconds_since(begin);
-    keep(std::move(exact));
-    if (result_.bound.has_value() && request_.watch)
-      request_.watch({.bound = result_.bound->value});
-    if (is_planned() || !found.placed.has_value()) return found.complete;
-    if (asked)
-      note(std::string(prover().name) +
-           ": it searches among planned orders. Its bound holds in every order; its placement need "
-           "not be the best in this one");
-    return best() != nullptr && best()->makespan <= found.bound;
-  }
-
-  bool has_plan() { return best() != nullptr; }
-
-  void note(std::string text) {
-    if (std::ranges::find(result_.notes, text) == result_.notes.end())
-      result_.notes.push_back(std::move(text));
-  }
-
-  PortfolioResult take() {
-    if (given_.canonical != nullptr)
-      for (Attempt& attempt : result_.attempts) renumber(attempt);
-    if (given_.busy != nullptr) search_as_given();
-    if (budget_.stopped_early()) note(kSearchStopped);
-    return std::move(result_);
-  }
-
- private:
-  bool is_planned() const { return request_.place.order == ExecutionOrder::kPlanned; }
-
-  // Of what searches have ended with.
-  void prefer_robust(Attempt& refined) {
-    std::vector<Attempt> found{refined};
-    for (const SearchPart& part : searched_)
-      for (const PlacedGraph& placed : part.ends) {
-        Attempt other = refined;
-        other.placed.reset();
-        if (offer_placement(problem(), placed, other)) found.push_back(std::move(other));
-      }
-    refined = std::move(found[most_robust_of_fastest(costs_, found, request_)]);
-  }
-
-  // What the table of methods does not show.
-  void note_optimized(const Attempt& optimized) {
-    if (optimized.at_home && optimized.placed.has_value())
-      result_.notes.push_back(optimized.method +
-                              ": every group stays on the device that the optimizer cut it for");
-  }
-
-  static bool by_proof(const Attempt& attempt) {
-    return attempt.placer != nullptr && attempt.placer->proves;
-  }
-
-  void keep(Attempt attempt) {
-    if (attempt.placed.has_value()) tell(request_, attempt.makespan, attempt.method);
-    result_.attempts.push_back(std::move(attempt));
-  }
-
-  // In the numbering of the request, in which a plan may be another one (CanonicalCosts).
-  void renumber(Attempt& attempt) {
-    if (attempt.misfit.has_value())
-      attempt.misfit->op = given_.canonical->to_given(attempt.misfit->op);
-    if (attempt.proved && given_.busy != nullptr) {
-      const ExactResult again =
-          solve_exactly(given_.busy->costs(), {.sequence = decisions_, .any = true});
-      attempt.proved = again.complete && !again.placed.has_value();
-      if (again.placed.has_value())
-        attempt.placed = given_.from(given_.busy->to_given(*again.placed));
-    }
-    const bool exact = by_proof(attempt) && exact_plan_.has_value();
-    if (!exact && !attempt.placed.has_value()) return;
-    const PlacedGraph placed = exact ? *exact_plan_ : given_.to(*attempt.placed);
-    attempt.placed.reset();
-    if (!offer_placement({given_.costs, given_.units}, placed, attempt))
-      attempt.reason = kOtherNumbers;
-  }
-
-  // What the order of the file makes of a plan can be longer, and of a longer one shorter: some moves
-  // from the best few. Each part of the search is followed as if there were no longer one.
-  void search_as_given() {
-    if (searched_.empty()) return;
-    constexpr std::size_t kStarts = 4;
-    const Problem given{given_.costs, given_.units};
-    Attempt& refined = *std::ranges::find(result_.attempts, nullptr, &Attempt::placer);
-    Attempt best;  // of all that the first part of the search could start from, then of the parts
-    for (const Attempt& other : result_.attempts)
-      if (&other != &refined && other.placed.has_value())
-        offer_placement(given, *other.placed, best);
-    for (const SearchPart& part : searched_) {
-      budget_.divide(part.seconds);
-      offer_placement(given, given_.to(part.best), best);
-      std::vector<Attempt> starts;
-      if (best.placed.has_value()) starts.push_back(best);
-      for (const PlacedGraph& placed : part.ends)
-        if (Attempt start; offer_placement(given, given_.to(placed), start))
-          starts.push_back(std::move(start));
-      std::ranges::stable_sort(starts, {}, &Attempt::makespan);
-      // Most often one of them is the best one.
-      const auto same = [](const Attempt& a, const Attempt& b) { return a.placed == b.placed; };
-      starts.erase(std::unique(starts.begin(), starts.end(), same), starts.end());
-      starts.resize(std::min(starts.size(), kStarts));
-      for (const Attempt& start : starts) {
-        const Refined found = refine(given_.costs, given_.units, *start.placed,
-                                     budget_.refinement(Share::kAsGiven / kStarts));
-        budget_.note_stop(found.stopped_early);
-        offer_placement(given, found.placed, best);
-      }
-    }
-    if (best.placed.has_value() && offer_placement(given, *best.placed, refined))
-      refined.reason.clear();
-  }
-
-  LastResort last_resort_in(double budget) const {
-    return {.work = request_.budget_to_fit.has_value() ? replays_in(*request_.budget_to_fit)
-                                                       : work_for_fit(costs_.graph(), budget),
-            .seed = request_.place.seed,
-            .order = request_.place.order};
-  }
-
-  // What a method that is asked for by name has, one after the other.
-  std::vector<LastResort> resorts_of_one_method() const {
-    constexpr double kTimes = 4, kOfRepair = 0.5;
-    std::vector<double> budgets{request_.budget};
-    if (request_.budget > kBudgetOfMany) budgets.push_back(kBudgetOfMany);
-    std::vector<LastResort> result;
-    for (const double budget : budgets) {
-      LastResort resort = result.emplace_back(last_resort_in(budget));
-      if (!request_.budget_to_fit.has_value())
-        resort.work = std::max(resort.work, replays_in(budget * kTimes));
-      resort.of_repair = kOfRepair;
-      result.push_back(std::move(resort));
-    }
-    return result;
-  }
-
-  bool is_settled() const {
-    return std::ranges::any_of(result_.attempts, [](const Attempt& attempt) {
-      return attempt.placed.has_value() || attempt.proved;
-    });
-  }
-
-  const Attempt* best() const { return best_of(result_.attempts); }
-
-  Problem problem() {
-    return {.costs = costs_,
-            .units = units_,
-            .shrunk = shrunk_.get(),
-            .last_resort = &last_resort_,
-            .order = request_.place.order,
-            .paper = request_.paper};
-  }
-
-  const CostModel& costs_;
-  const Units& units_;
-  const Given given_;
-  const PlanRequest& request_;
-  const PortfolioEntry recipe_;
-  std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
-  std::unique_ptr<Shrunk> shrunk_;
-  LastResort last_resort_;
-  Budget budget_;
-  PortfolioResult result_;
-  std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
-  std::vector<SearchPart> searched_;
-};
-
 PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,
                         const PlanRequest& request, const PortfolioEntry& recipe) {
-  Portfolio portfolio(costs, units, given, request, recipe);
+  PortfolioRun portfolio(costs, units, given, request, recipe);
   try {
     for (const PlacerEntry* placer : placers_of(request.method)) portfolio.place(*placer);
     if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
-      portfolio.search();
+      portfolio.search(best_placement);
       if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
     }
   } catch (const Cancelled&) {  // anytime: the plan that there is stays
@@ -360,7 +35,7 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
 // any.
 std::vector<Attempt> attempts_as_given(const CostModel& costs, const Units& units,
                                        const PlanRequest& request) {
-  Portfolio portfolio(costs, units, {costs, units}, request);
+  PortfolioRun portfolio(costs, units, {costs, units}, request);
   portfolio.keep_no_fallbacks();
   for (const PlacerEntry& placer : all_placers())
     if (placer.in_auto && !placer.baseline) portfolio.place(placer);
@@ -383,7 +58,7 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request) {
   if (request.paper) {
-    Portfolio portfolio(costs, units, {costs, units}, request);
+    PortfolioRun portfolio(costs, units, {costs, units}, request);
     for (const PlacerEntry* placer : placers_of_the_paper(request.method)) portfolio.place(*placer);
     return portfolio.take();
   }
@@ -392,7 +67,7 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     const PlacerEntry& placer = find_placer(request.method);
     if (placer.needs_expert && request.place.expert == nullptr)
       throw OptionError("expert", "method " + request.method + " needs a placement to follow");
-    Portfolio portfolio(costs, units, {costs, units}, request);
+    PortfolioRun portfolio(costs, units, {costs, units}, request);
     portfolio.place_alone(placer);
     return portfolio.take();
   }

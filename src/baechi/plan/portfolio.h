@@ -4,28 +4,12 @@
 #pragma once
 
 #include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/portfolio_result.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/schedule/plan.h"
 
 namespace baechi {
-
-// Of plans whose search did not come to its end.
-inline constexpr const char* kSearchStopped =
-    "the search ran out of processor time or was stopped by you: another run may find another plan";
-
-struct PortfolioResult {
-  std::vector<Attempt> attempts;       // in the order they were made; at least one
-  std::vector<PassStatistics> passes;  // of the Graph Optimizer
-  std::vector<std::string> notes;
-  std::optional<NamedBound> bound;  // that a search over all plans has reached
-};
 
 // What the request's method stands for. Throws InputError for a name that nobody knows. Requires a
 // budget that is positive and finite.

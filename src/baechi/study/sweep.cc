@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/unless_cancelled.h"

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "baechi/base/error.h"
+#include "baechi/plan/request/option_values.h"
 
 namespace baechi {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "baechi/base/in_quotes.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
 
 namespace baechi {

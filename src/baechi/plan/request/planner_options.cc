@@ -3,17 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
-#include "baechi/base/near_name.h"
-#include "baechi/base/number_text.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/option_values.h"
 
 namespace baechi {
 namespace {
@@ -197,100 +194,6 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField { return &r.suggest; }},
 };
 
-std::string seconds_text(double seconds) {
-  if (!std::isfinite(seconds)) return number_text(seconds);
-  return seconds > 0 && seconds < 1 ? number_text(seconds * 1e3) + "ms"
-                                    : number_text(seconds) + "s";
-}
-
-std::string listed(const std::vector<std::string>& names, const char* last = " or ") {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 < names.size() ? ", " : last) + names[i];
-  return text;
-}
-
-std::string range_text(const PlannerOption& option) {
-  return " from " + number_text(option.least) + " to " + number_text(option.most);
-}
-
-// What a request has, as text, and whether it may.
-struct Value {
-  std::string text;
-  bool right = true;
-};
-
-struct ValueOf {
-  const PlannerOption& option;
-
-  Value within(double number, std::string text) const {
-    return {std::move(text), number >= option.least && number <= option.most};
-  }
-  Value operator()(const bool* value) const { return {*value ? "true" : "false"}; }
-  Value operator()(const unsigned* value) const { return within(*value, std::to_string(*value)); }
-  Value operator()(const std::uint64_t* value) const { return {std::to_string(*value)}; }
-  Value operator()(const double* value) const { return within(*value, number_text(*value)); }
-  Value operator()(Seconds seconds) const {
-    return within(*seconds.value, seconds_text(*seconds.value));
-  }
-  Value operator()(const std::optional<double>* value) const {
-    return value->has_value() ? within(**value, number_text(**value)) : Value{};
-  }
-  Value operator()(const std::optional<std::int64_t>* value) const {
-    if (!value->has_value()) return {};
-    return within(static_cast<double>(**value), std::to_string(**value));
-  }
-  Value operator()(const Counts* counts) const {
-    if (!counts->has_value()) return {"1"};
-    Value value{(*counts)->empty() ? "auto" : ""};
-    for (const std::uint32_t count : **counts) {
-      value.text += (value.text.empty() ? "" : ",") + std::to_string(count);
-      value.right = value.right && within(count, "").right;
-    }
-    return value;
-  }
-  Value operator()(const OneOf& field) const {
-    return {field.now, std::ranges::find(field.choices, field.now, &OneOf::Choice::name) !=
-                           field.choices.end()};
-  }
-  Value operator()(const Placement* const* value) const {
-    return {*value != nullptr ? "a placement" : ""};
-  }
-};
-
-Value value_of(const PlannerOption& option, PlanRequest request) {
-  return std::visit(ValueOf{option}, option.field(request));
-}
-
-struct Expected {
-  const PlannerOption& option;
-
-  std::string operator()(const bool*) const { return "true or false"; }
-  std::string operator()(const unsigned*) const { return "a whole number" + range_text(option); }
-  std::string operator()(const std::uint64_t*) const {
-    return "a whole number from 0 to " + std::to_string(std::numeric_limits<std::uint64_t>::max());
-  }
-  std::string operator()(const double*) const { return "a number" + range_text(option); }
-  std::string operator()(Seconds) const {
-    return "a time above 0s, up to " + seconds_text(option.most) + ", such as 500ms or 10s";
-  }
-  std::string operator()(const std::optional<double>*) const {
-    return "a part" + range_text(option) + ", such as 0.2 or 20%";
-  }
-  std::string operator()(const std::optional<std::int64_t>*) const {
-    return "a whole number from 1 up";
-  }
-  std::string operator()(const Counts*) const {
-    return "auto or whole numbers" + range_text(option) + ", such as 8 or 1,2,4,8";
-  }
-  std::string operator()(const OneOf& field) const {
-    std::vector<std::string> names;
-    for (const OneOf::Choice& choice : field.choices) names.emplace_back(choice.name);
-    return "one of " + listed(names);
-  }
-  std::string operator()(const Placement* const*) const { return "a placement"; }
-};
-
 // Its own placer's, or any of those that it runs.
 bool takes(std::string_view method, const PlannerOption& option) {
   if (option.taken_by == nullptr) return true;
@@ -331,36 +234,10 @@ std::string spelled(const PlannerOption& option, Entrance entrance) {
   return names.substr(names.find("--"));
 }
 
-std::string expected(const PlannerOption& option) {
-  PlanRequest request;
-  return std::visit(Expected{option}, option.field(request));
-}
-
-std::string value_text(const PlannerOption& option, const PlanRequest& request) {
-  return value_of(option, request).text;
-}
-
-void refuse_value(const PlannerOption& option, Entrance entrance, const std::string& value) {
-  throw InputError(spelled(option, entrance), unexpected(option, value));
-}
-
-std::string unexpected(const PlannerOption& option, const std::string& value) {
-  PlanRequest request;
-  const OptionField field = option.field(request);
-  std::vector<std::string> names;
-  if (const auto* one = std::get_if<OneOf>(&field))
-    for (const OneOf::Choice& choice : one->choices) names.emplace_back(choice.name);
-  return "expected " + expected(option) + ", found '" + value + "'" + did_you_mean(value, names);
-}
-
-bool is_right(const PlannerOption& option, const PlanRequest& request) {
-  return value_of(option, request).right;
-}
-
 void check_ranges(const PlanRequest& request) {
   for (const PlannerOption& option : kOptions)
-    if (const Value value = value_of(option, request); !value.right)
-      refuse_value(option, Entrance::kPython, value.text);
+    if (!is_right(option, request))
+      refuse_value(option, Entrance::kPython, value_text(option, request));
 }
 
 void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {

@@ -82,20 +82,6 @@ class OptionError : public InputError {
   std::string option_, reason_;
 };
 
-// "a whole number from 1 to 1024", "one of none, colocate or all".
-std::string expected(const PlannerOption& option);
-
-// The value that a request has, as it would be given; empty when it is none.
-std::string value_text(const PlannerOption& option, const PlanRequest& request);
-
-// "expected WHAT, found 'VALUE'", and which of the names may have been meant.
-std::string unexpected(const PlannerOption& option, const std::string& value);
-// Throws InputError "NAME: " with that.
-[[noreturn]] void refuse_value(const PlannerOption& option, Entrance entrance,
-                               const std::string& value);
-
-bool is_right(const PlannerOption& option, const PlanRequest& request);
-
 // Throws InputError for a value out of its range.
 void check_ranges(const PlanRequest& request);
 

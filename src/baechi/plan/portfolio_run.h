@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run of several methods on one problem: what they place, a search from the best of it, a proof.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baechi/place/placer.h"
+#include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/attempt/canonical_costs.h"
+#include "baechi/plan/portfolio_result.h"
+#include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/search_on.h"
+
+namespace baechi {
+
+inline constexpr const char* kOtherNumbers = "its plan fits with another order of the file only";
+
+// The problem as it was given. If the search is in its canonical numbering, that, and where the two
+// may differ, the given one without idle operators.
+struct Given {
+  const CostModel& costs;
+  const Units& units;
+  const CanonicalCosts* canonical = nullptr;
+  const CanonicalCosts* busy = nullptr;
+
+  PlacedGraph to(const PlacedGraph& placed) const {
+    return canonical != nullptr ? canonical->to_given(placed) : placed;
+  }
+  PlacedGraph from(const PlacedGraph& placed) const {
+    return canonical != nullptr ? canonical->from_given(placed) : placed;
+  }
+};
+
+class PortfolioRun {
+ public:
+  // Works on `costs`, which are the given ones or their canonical form.
+  PortfolioRun(const CostModel& costs, const Units& units, const Given& given,
+               const PlanRequest& request, const PortfolioEntry& recipe = {});
+
+  void keep_no_fallbacks() { last_resort_.work = 0; }
+
+  // Without other methods and a search. Fall-backs find a plan with less work at times where more of
+  // it finds none. So where they find none there is more, and then as much as where many plans are
+  // made: what fits there fits here.
+  void place_alone(const PlacerEntry& placer);
+  void place(const PlacerEntry& placer);
+
+  // From the best plan so far; `place_window` places windows of a graph that repeats.
+  void search(PlaceWindow place_window);
+
+  // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
+  // budget. True if there is nothing left to search for.
+  bool prove(double share);
+  bool has_plan() { return best() != nullptr; }
+  void note(std::string text);
+  PortfolioResult take();
+
+ private:
+  bool is_planned() const { return request_.place.order == ExecutionOrder::kPlanned; }
+
+  // Of what searches have ended with.
+  void prefer_robust(Attempt& refined);
+
+  // What the table of methods does not show.
+  void note_optimized(const Attempt& optimized);
+  static bool by_proof(const Attempt& attempt);
+  void keep(Attempt attempt);
+
+  // In the numbering of the request, in which a plan may be another one (CanonicalCosts).
+  void renumber(Attempt& attempt);
+
+  // What the order of the file makes of a plan can be longer, and of a longer one shorter: some moves
+  // from the best few. Each part of the search is followed as if there were no longer one.
+  void search_as_given();
+  LastResort last_resort_in(double budget) const;
+
+  // What a method that is asked for by name has, one after the other.
+  std::vector<LastResort> resorts_of_one_method() const;
+  bool is_settled() const;
+  const Attempt* best() const { return best_of(result_.attempts); }
+  Problem problem();
+
+  const CostModel& costs_;
+  const Units& units_;
+  const Given given_;
+  const PlanRequest& request_;
+  const PortfolioEntry recipe_;
+  std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
+  std::unique_ptr<Shrunk> shrunk_;
+  LastResort last_resort_;
+  Budget budget_;
+  PortfolioResult result_;
+  std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
+  std::vector<SearchPart> searched_;
+};
+
+}  // namespace baechi

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request has for an option, and what it may have, in words. Beyond the paper.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/request.h"
+
+namespace baechi {
+
+// "a whole number from 1 to 1024", "one of none, colocate or all".
+std::string expected(const PlannerOption& option);
+
+// The value that a request has, as it would be given; empty when it is none.
+std::string value_text(const PlannerOption& option, const PlanRequest& request);
+
+// "expected WHAT, found 'VALUE'", and which of the names may have been meant.
+std::string unexpected(const PlannerOption& option, const std::string& value);
+// Throws InputError "NAME: " with that.
+[[noreturn]] void refuse_value(const PlannerOption& option, Entrance entrance,
+                               const std::string& value);
+
+bool is_right(const PlannerOption& option, const PlanRequest& request);
+
+// "a, b or c".
+std::string listed(const std::vector<std::string>& names, std::string_view last = " or ");
+
+}  // namespace baechi
