@@ -13,7 +13,7 @@
 #include "baechi/io/graph/write_graph.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"

@@ -26,6 +26,7 @@
 #include "baechi/options/option_text.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/request/answer.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/report/html/html_report.h"

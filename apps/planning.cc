@@ -9,7 +9,7 @@
 #include "baechi/options/option_text.h"
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 
 namespace baechi::cli {
 namespace {

@@ -117,8 +117,7 @@ def text() -> str:
     commands = [command_of(line.split()[0]) for line in listing.splitlines()]
     count = Counter(option for command in commands for option in command.options)
     shared = [option for option in count if count[option] >= SHARED]
-    rows = [f"| [`{c.name}`](#{c.name}) | {escaped(c.purpose)} |" for c in commands]
-    parts = [HEAD, "\n".join(["| subcommand | what it does |", "| --- | --- |", *rows])]
+    parts = [HEAD]
     for command in commands:
         own = [option.markdown() for option in command.options if option not in shared]
         others = [f"`{option.long}`" for option in command.options if option in shared]

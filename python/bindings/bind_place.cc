@@ -20,13 +20,11 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/options/option_text.h"
 #include "baechi/plan/attempt/simulated_plan.h"
-#include "baechi/plan/planner.h"
-#include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/request/recompute_request.h"
-#include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "bindings.h"
@@ -105,18 +103,11 @@ Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::d
   };
   const auto work = [&](const CancelFlag* cancel) -> Answer {
     request.place.cancel = cancel;
-    if (request.micro_batches.has_value() || request.mini_batch.has_value() || !sizes.empty() ||
-        request.recompute != Recompute::kNone || request.residency != AwayChoice::kNone)
+    if (!sizes.empty() || asks_for_steps(*graph.graph, request))
       return place_step(graph, cluster, request, sizes);
-    const CostModel costs(*graph.graph, *cluster.cluster);
-    PlanResult result = make_plan(costs, request);
-    if (auto* answer = std::get_if<Unplaceable>(&result)) {
-      if (request.suggest && why_no_recompute(request).empty())
-        answer->step_with_recomputation =
-            step_with_recomputation(*graph.graph, *cluster.cluster, request);
-      if (request.suggest) tell_of_host(*graph.graph, 1, *cluster.cluster, request, *answer);
+    PlanResult result = plan_sizes(*graph.graph, *cluster.cluster, request);
+    if (auto* answer = std::get_if<Unplaceable>(&result))
       return UnplaceableHandle{graph.graph, std::move(*answer)};
-    }
     return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};
   };
   return kept(outcome_of(work, meanwhile));

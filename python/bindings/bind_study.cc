@@ -22,7 +22,7 @@
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/report/text/explanation_text.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/explain.h"

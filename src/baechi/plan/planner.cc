@@ -19,6 +19,7 @@
 #include "baechi/plan/fit/suggestions.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/robust.h"

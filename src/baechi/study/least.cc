@@ -11,6 +11,7 @@
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/unless_cancelled.h"
 

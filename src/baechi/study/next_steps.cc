@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/study/cluster_edits.h"
 
 namespace baechi {

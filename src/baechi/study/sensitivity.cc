@@ -14,6 +14,7 @@
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/study/unless_cancelled.h"
 

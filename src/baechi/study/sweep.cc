@@ -7,7 +7,7 @@
 #include "baechi/base/error.h"
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/study/unless_cancelled.h"
 
 namespace baechi {

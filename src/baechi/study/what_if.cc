@@ -13,6 +13,7 @@
 #include "baechi/graph/recosted.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/study/cluster_edits.h"

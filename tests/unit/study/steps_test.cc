@@ -14,6 +14,7 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/plan/steps/step_request.h"
 #include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"
 #include "baechi/study/sensitivity.h"

@@ -12,6 +12,8 @@
 #include "baechi/base/error.h"
 #include "baechi/base/near_name.h"
 #include "baechi/base/number_text.h"
+#include "baechi/place/pipeline/pipeline.h"
+#include "baechi/plan/request/methods.h"
 
 namespace baechi {
 namespace {
@@ -103,6 +105,23 @@ struct Expected {
   std::string operator()(const Placement* const*) const { return "a placement"; }
 };
 
+// Its own placer's, or any of those that it runs.
+bool takes(std::string_view method, const PlannerOption& option) {
+  if (option.taken_by == nullptr) return true;
+  if (places_in_stages(method)) return false;
+  return std::ranges::any_of(placers_of(method),
+                             [&](const PlacerEntry* placer) { return option.taken_by(*placer); });
+}
+
+std::string methods_that_take(const PlannerOption& option) {
+  PlanRequest request;
+  std::vector<std::string> names;
+  const OptionField methods = find_planner_option("method").field(request);
+  for (const OneOf::Choice& method : std::get<OneOf>(methods).choices)
+    if (takes(method.name, option)) names.emplace_back(method.name);
+  return listed(names);
+}
+
 }  // namespace
 
 std::string listed(const std::vector<std::string>& names, std::string_view last) {
@@ -136,6 +155,37 @@ std::string unexpected(const PlannerOption& option, const std::string& value) {
 
 bool is_right(const PlannerOption& option, const PlanRequest& request) {
   return value_of(option, request).right;
+}
+
+void check_ranges(const PlanRequest& request) {
+  for (const PlannerOption& option : planner_options())
+    if (!is_right(option, request))
+      refuse_value(option, Entrance::kPython, value_text(option, request));
+}
+
+void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
+  const PlanRequest defaults;
+  PlanRequest any;
+  std::vector<std::string> taken;
+  for (const PlannerOption& option : planner_options())
+    if ((option.takers & taker) != 0) taken.push_back(spelled(option, entrance));
+  for (const PlannerOption& option : planner_options()) {
+    const std::string value = value_text(option, request);
+    if (value == value_text(option, defaults)) continue;
+    const std::string name = spelled(option, entrance);
+    const bool shown = !std::holds_alternative<const Placement**>(option.field(any));
+    const std::string found = (shown ? "'" + value + "' has" : "it has") + " no effect ";
+    if ((option.takers & taker) == 0)
+      throw InputError(name, found + "here: only " + listed(taken, " and ") + " have");
+    if (!takes(request.method, option))
+      throw InputError(name, found + "with method " + request.method + ": it is for " +
+                                 methods_that_take(option));
+  }
+  if (places_in_stages(request.method)) return;
+  const std::vector<const PlacerEntry*> placers = placers_of(request.method);
+  if (placers.size() == 1 && placers.front()->needs_expert && request.place.expert == nullptr)
+    throw InputError(spelled(find_planner_option("expert"), entrance),
+                     "method " + request.method + " needs a placement to follow");
 }
 
 }  // namespace baechi

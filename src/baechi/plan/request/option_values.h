@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request has for an option, and what it may have, in words. Beyond the paper.
+// What a request has for an option and what it may have, in words, and whether a request may be
+// made. Beyond the paper.
 #pragma once
 
 #include <string>
@@ -27,5 +28,12 @@ bool is_right(const PlannerOption& option, const PlanRequest& request);
 
 // "a, b or c".
 std::string listed(const std::vector<std::string>& names, std::string_view last = " or ");
+
+// Throws InputError for a value out of its range.
+void check_ranges(const PlanRequest& request);
+
+// Throws InputError for an option that has no effect, as `taker` or the method does not take it,
+// unless it has its default; and for a method that needs a placement and has none.
+void check_taken(const PlanRequest& request, Taker taker, Entrance entrance);
 
 }  // namespace baechi

@@ -10,7 +10,6 @@
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/request/methods.h"
-#include "baechi/plan/request/option_values.h"
 
 namespace baechi {
 namespace {
@@ -194,22 +193,6 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField { return &r.suggest; }},
 };
 
-// Its own placer's, or any of those that it runs.
-bool takes(std::string_view method, const PlannerOption& option) {
-  if (option.taken_by == nullptr) return true;
-  if (places_in_stages(method)) return false;
-  return std::ranges::any_of(placers_of(method),
-                             [&](const PlacerEntry* placer) { return option.taken_by(*placer); });
-}
-
-std::string methods_that_take(const PlannerOption& option) {
-  PlanRequest request;
-  std::vector<std::string> names;
-  for (const OneOf::Choice& method : any_method(request.method).choices)
-    if (takes(method.name, option)) names.emplace_back(method.name);
-  return listed(names);
-}
-
 }  // namespace
 
 std::span<const PlannerOption> planner_options() { return kOptions; }
@@ -232,37 +215,6 @@ std::string spelled(const PlannerOption& option, Entrance entrance) {
   if (entrance == Entrance::kPython) return std::string(option.name);
   const std::string names = command_line_names(option);
   return names.substr(names.find("--"));
-}
-
-void check_ranges(const PlanRequest& request) {
-  for (const PlannerOption& option : kOptions)
-    if (!is_right(option, request))
-      refuse_value(option, Entrance::kPython, value_text(option, request));
-}
-
-void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
-  const PlanRequest defaults;
-  PlanRequest any;
-  std::vector<std::string> taken;
-  for (const PlannerOption& option : kOptions)
-    if ((option.takers & taker) != 0) taken.push_back(spelled(option, entrance));
-  for (const PlannerOption& option : kOptions) {
-    const std::string value = value_text(option, request);
-    if (value == value_text(option, defaults)) continue;
-    const std::string name = spelled(option, entrance);
-    const bool shown = !std::holds_alternative<const Placement**>(option.field(any));
-    const std::string found = (shown ? "'" + value + "' has" : "it has") + " no effect ";
-    if ((option.takers & taker) == 0)
-      throw InputError(name, found + "here: only " + listed(taken, " and ") + " have");
-    if (!takes(request.method, option))
-      throw InputError(name, found + "with method " + request.method + ": it is for " +
-                                 methods_that_take(option));
-  }
-  if (places_in_stages(request.method)) return;
-  const std::vector<const PlacerEntry*> placers = placers_of(request.method);
-  if (placers.size() == 1 && placers.front()->needs_expert && request.place.expert == nullptr)
-    throw InputError(spelled(find_planner_option("expert"), entrance),
-                     "method " + request.method + " needs a placement to follow");
 }
 
 }  // namespace baechi

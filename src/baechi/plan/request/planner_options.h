@@ -82,11 +82,4 @@ class OptionError : public InputError {
   std::string option_, reason_;
 };
 
-// Throws InputError for a value out of its range.
-void check_ranges(const PlanRequest& request);
-
-// Throws InputError for an option that has no effect, as `taker` or the method does not take it,
-// unless it has its default; and for a method that needs a placement and has none.
-void check_taken(const PlanRequest& request, Taker taker, Entrance entrance);
-
 }  // namespace baechi
