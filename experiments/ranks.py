@@ -130,18 +130,6 @@ def run() -> Page:
         "Whoever trains chooses M. The first column is what the plans alone say of ours, without "
         'a measurement, as `micro_batches="auto"` does.',
     )
-    sent = Table(
-        "What is sent",
-        [
-            *names,
-            Column("messages", "messages", count),
-            Column("bytes", "bytes sent", count),
-            Column("planned_bytes", "bytes in the plan", count),
-        ],
-        measured["ours"],
-        "In one step, of all ranks together. The plan also has copies of the batch, which every "
-        "rank is given, and counts the whole mini-batch for those of a micro-batch.",
-    )
     idle = Table(
         "Steps that do not wait",
         [
@@ -184,5 +172,5 @@ def run() -> Page:
         "what Python and gloo take beside it shares those cores, with all that the machine has to "
         f"do: its load was {load:.1f} when this began.",
         "b",
-        [steps, best, sent, idle, talk, memory],
+        [steps, best, idle, talk, memory],
     )
