@@ -120,9 +120,9 @@ def read_sources(root: Path) -> tuple[dict[str, list[str]], list[str]]:
 def render(files: dict[str, list[str]]) -> str:
     """Return the table."""
     rows = ["| section | what | files |", "| --- | --- | --- |"]
-    for section, title in {**SECTIONS, BEYOND: "Beyond the paper"}.items():
+    for section, title in SECTIONS.items():
         listed = "<br>".join(f"`{name}`" for name in files[section]) or "*planned*"
-        rows.append(f"| {'' if section == BEYOND else section} | {title} | {listed} |")
+        rows.append(f"| {section} | {title} | {listed} |")
     return "\n".join(rows)
 
 
