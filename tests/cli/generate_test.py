@@ -53,6 +53,20 @@ def test_the_seed_decides(run: Run) -> None:
     assert outputs[0] == outputs[1] != outputs[2]
 
 
+def test_all_steps_are_projected_at_once_where_asked(run: Run) -> None:
+    small = ["generate", "gnmt", "--length", "3", "--batch", "1"]
+    for flags, kernels in (([], 3), (["--project-at-once"], 1)):
+        graph = json.loads(run(*small, *flags).stdout)
+        found = [
+            operator
+            for operator in graph["operators"]
+            if operator["kind"] == "MatMul" and operator["name"].startswith("projection/")
+        ]
+        assert len(found) == kernels
+    refused = run("generate", "llama", "--project-at-once")
+    assert "'llama' has no option project-at-once" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
