@@ -1,21 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
 
 namespace baechi::cli {
+namespace {
+
+bool is_rule(std::string_view line) {
+  return line.starts_with("-") && line.find_first_not_of("- ") == line.npos;
+}
+
+// At most `width` code points, the last one an ellipsis where more stood there.
+std::string short_line(std::string_view line, std::size_t width) {
+  std::size_t count = 0, cut = line.size();
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if ((static_cast<unsigned char>(line[i]) & 0xC0U) == 0x80U) continue;
+    if (++count == width) cut = i;
+  }
+  return count <= width ? std::string(line) : std::string(line.substr(0, cut)) + "…";
+}
+
+// Cuts the lines of tables, each a header, a rule and rows up to an empty line.
+std::string with_tables_cut(std::string_view text, std::size_t width) {
+  std::vector<std::string_view> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::string result;
+  bool inside = false;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    inside = !lines[i].empty() && (inside || (i + 1 < lines.size() && is_rule(lines[i + 1])));
+    result += inside ? short_line(lines[i], width) : std::string(lines[i]);
+    result += '\n';
+  }
+  return result;
+}
+
+}  // namespace
 
 void print_result(std::string_view text) { write_standard_output(text); }
 
-void print_text(std::string_view text) { print_result(printable_lines(text)); }
+void print_text(std::string_view text) {
+  const std::string safe = printable_lines(text);
+  print_result(writes_to_terminal() ? with_tables_cut(safe, terminal_width()) : safe);
+}
 
 void print_words(std::string_view line) {
   std::fprintf(stderr, "%s\n", printable(line, std::string::npos).c_str());
+}
+
+std::size_t terminal_width() {
+  constexpr std::size_t kUsual = 100;
+  struct winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kUsual;
 }
 
 bool writes_to_terminal() { return isatty(STDOUT_FILENO) == 1; }

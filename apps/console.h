@@ -2,6 +2,7 @@
 // The two ways out of the command: results on stdout, words on stderr.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@ void print_words(std::string_view line);
 
 // Whether stdout is a terminal, with a person before it.
 bool writes_to_terminal();
+// Columns of that terminal, or a usual number.
+std::size_t terminal_width();
 
 // Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".
 void write_result(const std::string& path, std::string_view text);

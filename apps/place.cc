@@ -38,6 +38,7 @@ namespace {
 struct PlaceArguments {
   SizesArgument sizes;
   std::string output, report, expert, micro_batch_graph;
+  bool verbose = false, quiet = false;
   ClusterArgument cluster;
   PlanRequest request;
 };
@@ -81,7 +82,7 @@ void show_unplaceable(const Unplaceable& answer, const PlanTimes& times, const O
                       const PlaceArguments& options, const RunContext& context) {
   if (context.json)
     print_result(unplaceable_json(answer, graph));
-  else if (answer.methods.size() > 1)
+  else if (answer.methods.size() > 1 && options.verbose)
     print_text(methods_text(answer.methods, times.methods));
   print_words("baechi: " + options.sizes.graph.path + " does not fit: " + answer.in_words());
 }
@@ -96,18 +97,25 @@ void write_files(const PlaceArguments& options, const std::string& plan, const s
   if (!options.output.empty() && !to_stdout) files.push_back({options.output, plan});
   write_text_files(files);
   if (to_stdout) print_result(plan);
-  if (!options.report.empty()) print_words("wrote " + options.report + ": open it in a browser");
+  if (!options.report.empty() && !options.quiet)
+    print_words("wrote " + options.report + ": open it in a browser");
 }
 
-void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step, bool json) {
-  if (json) {
+void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step,
+               const PlaceArguments& options, const RunContext& context) {
+  if (context.json) {
     print_result(plan_to_json(plan, step));
     return;
   }
+  if (options.quiet) return;
   const OpGraph& graph = step.graph;
-  std::string tables = headline(plan) + "\n\n";
-  if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
-  print_text(tables + methods_text(plan, times.methods) + "\n" + devices_text(plan, graph));
+  std::string tables = brief_text(plan);
+  if (options.verbose) {
+    tables = headline(plan) + "\n\n";
+    if (!plan.passes.empty()) tables += passes_text(plan.passes, times.passes) + "\n";
+    tables += methods_text(plan, times.methods) + "\n" + devices_text(plan, graph);
+  }
+  print_text(tables);
   for (const std::string& note : plan.notes) print_words(note);
   if (const std::string words = fewer_devices_words(plan); !words.empty()) print_words(words);
 }
@@ -175,9 +183,9 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   if (!options.report.empty()) report = html_report(made.step, {&shown, 1});
   if (!options.micro_batch_graph.empty()) micro_batch = graph_to_json(made.graph_of_one());
   write_files(options, document, report, micro_batch);
-  if (options.output != "-") show_plan(plan, times, made.step, context.json);
+  if (options.output != "-") show_plan(plan, times, made.step, options, context);
   if (request.paper) show_default(made.result, graph, cluster, request);
-  if (model.has_value()) print_words(orderless_step(graph, plan).words);
+  if (model.has_value() && !options.quiet) print_words(orderless_step(graph, plan).words);
   return ExitCode::kOk;
 }
 
@@ -196,6 +204,10 @@ Run declare_place(OptionSet& set) {
   set.add("--report", options->report, "Also show the plan as an HTML page in this file")
       .check(check_path)
       .type_name("FILE");
+  set.add_flag("-v,--verbose", options->verbose,
+               "Print what every method reached, and more of devices");
+  set.add_flag("-q,--quiet", options->quiet, "Print nothing but what is wrong")
+      .excludes("--verbose");
   return [options](const RunContext& context) { return place(*options, context); };
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi show: a plan as a picture in the terminal.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -21,12 +20,6 @@ struct ShowArguments {
   std::size_t width = 0;  // 0: as the terminal has it
   bool ascii = false, load = false;
 };
-
-std::size_t terminal_width() {
-  struct winsize size = {};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return TerminalStyle{}.width;
-}
 
 // Colours are for terminals, and not for those who say NO_COLOR (https://no-color.org).
 bool wants_color(const std::string& choice) {

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -69,7 +73,7 @@ def test_estimate_refuses_in_one_line(
 
 
 def test_doctor_says_what_is_here(run: Run) -> None:
-    found = json.loads(run("doctor", "--json").stdout)
+    found = json.loads(run("doctor", "--json", timeout=300).stdout)  # imports PyTorch
     assert found["baechi"].split()[0] == run("--version").stdout.strip()
     assert found["Python"].split()[0] == sys.version.split()[0]
     assert {"compiler", "PyTorch", "accelerators", "pinned memory", "cache"} <= set(found)
@@ -93,3 +97,68 @@ def test_generate_writes_no_graph_onto_a_terminal(command: str, tmp_path: Path) 
     os.close(terminal)
     assert result.returncode == 2
     assert "name a file, such as -o gnmt.json; -o - writes it here" in result.stderr
+
+
+def test_the_demo_says_the_result_first_on_one_screen(
+    command: str, root: Path, tmp_path: Path
+) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(command).parent}{os.pathsep}{os.environ['PATH']}",
+        "BAECHI_DEMO_BROWSER": "none",
+    }
+    result = subprocess.run(
+        ["bash", root / "examples" / "demo.sh", "demo"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.strip().splitlines()
+    assert re.fullmatch(
+        r"A training step .*: 378 ms on one 8 GiB card, 1[67]\d ms on four of 3 GiB\.", lines[0]
+    )
+    assert len(lines) <= 40
+    assert [line for line in lines if len(line) > 100 and "file://" not in line] == []
+    assert (tmp_path / "demo" / "gnmt.html").is_file()
+
+
+def test_place_says_less_and_more(run: Run, tmp_path: Path) -> None:
+    graph = tmp_path / "graph.json"
+    run("generate", "layered", "--operators", "60", "-o", graph)
+    place = ["place", graph, "--cluster", "12x8GiB", "--budget", "10ms"]
+    brief, full = run(*place), run(*place, "--verbose")
+    assert len(brief.stdout.splitlines()) <= 12
+    assert "others: " in brief.stdout
+    assert "... and 7 devices more: see --verbose" in brief.stdout
+    assert "placed in" not in brief.stdout
+    assert "placed in" in full.stdout
+    assert full.stdout.splitlines()[0] == brief.stdout.splitlines()[0]
+    quiet = run(*place, "--quiet", "-o", tmp_path / "plan.json", "--report", tmp_path / "r.html")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert run(*place, "--quiet", "--verbose").returncode == 2
+
+
+def test_tables_fit_the_terminal(command: str, tmp_path: Path) -> None:
+    graph = tmp_path / "graph.json"
+    subprocess.run([command, "generate", "gnmt", "--length", "2", "-o", graph], check=True)
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    place = [command, "place", str(graph), "-c", "2x8GiB", "-m", "m-sct", "--verbose"]
+    subprocess.run(place, stdout=end, stderr=subprocess.DEVNULL, check=True)
+    os.close(end)
+    shown = b""
+    while part := _read(terminal):
+        shown += part
+    os.close(terminal)
+    rows = [line for line in shown.decode().splitlines() if "  " in line or line.startswith("-")]
+    assert len(rows) > 5
+    assert max(len(row.rstrip("\r")) for row in rows) == 60
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # its other end is closed
+        return b""

@@ -43,7 +43,7 @@ def test_optimize_tells_what_each_pass_did(run: Run, graph: Path, tmp_path: Path
     assert after == [row["after"] for row in passes]
     table = run("optimize", graph, "-c", CLUSTER)
     assert table.stdout.splitlines()[-1].startswith("forward")
-    table = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "--optimize", "colocate")
+    table = run("place", graph, "-c", CLUSTER, "-m", "m-etf", "--optimize", "colocate", "-v")
     assert "\ncolocate " in table.stdout
 
 

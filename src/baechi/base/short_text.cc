@@ -89,8 +89,19 @@ std::string short_text(Time time) { return short_amount(time.count(), kTimes); }
 std::string short_text(Bytes bytes) { return short_amount(bytes.count(), kAmounts); }
 
 std::string in_words(Bytes bytes) {
-  const std::string exact = count_text(bytes.count()) + " bytes";
-  return bytes < Bytes(1024) ? exact : short_text(bytes) + " (" + exact + ")";
+  return bytes < Bytes(1024) ? count_text(bytes.count()) + " bytes" : short_text(bytes);
+}
+
+std::string enough_text(Bytes bytes) {
+  constexpr std::int64_t kUnit = 1024, kFew = 100;  // of fewer, rounding up would be felt
+  std::int64_t amount = bytes.count();
+  const char* name = " bytes";
+  for (const char* larger : {" KiB", " MiB"}) {
+    if (amount < kFew * kUnit) break;
+    amount = (amount + kUnit - 1) / kUnit;
+    name = larger;
+  }
+  return std::to_string(amount) + name;
 }
 
 std::string with_commas(std::string digits) {

@@ -17,8 +17,10 @@ namespace baechi {
 std::string short_text(Time time);
 std::string short_text(Bytes bytes);
 
-// "1.50 GiB (1,610,612,736 bytes)", "17 bytes".
+// "1.50 GiB", "17 bytes".
 std::string in_words(Bytes bytes);
+// Rounded up, as an amount to ask for: "1261 MiB", "900 KiB", "17 bytes".
+std::string enough_text(Bytes bytes);
 
 // "12,345", from its digits and from a count.
 std::string with_commas(std::string digits);

@@ -29,8 +29,11 @@ TEST_CASE("short text: three significant digits, rounded half up") {
 
 TEST_CASE("short text: memory in words says the bytes too") {
   CHECK(in_words(Bytes(17)) == "17 bytes");
-  CHECK(in_words(Bytes(1024)) == "1.00 KiB (1,024 bytes)");
-  CHECK(in_words(Bytes(1'610'612'736)) == "1.50 GiB (1,610,612,736 bytes)");
+  CHECK(in_words(Bytes(1024)) == "1.00 KiB");
+  CHECK(in_words(Bytes(1'610'612'736)) == "1.50 GiB");
+  CHECK(enough_text(Bytes(1'321'462'314)) == "1261 MiB");  // 1260.24 of them
+  CHECK(enough_text(Bytes(102'400)) == "100 KiB");
+  CHECK(enough_text(Bytes(20)) == "20 bytes");
 }
 
 TEST_CASE("short text: a share has a digit behind the point while it is small") {

@@ -8,7 +8,7 @@ namespace baechi {
 std::string Unplaceable::in_words() const {
   std::string text = reason;
   if (smallest_capacity.has_value())
-    text += "; it fits when every device has " + baechi::in_words(*smallest_capacity);
+    text += "; it fits when every device has " + enough_text(*smallest_capacity);
   if (more_devices.has_value())
     text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
   if (step_with_recomputation.has_value())

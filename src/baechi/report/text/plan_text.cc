@@ -51,6 +51,63 @@ std::string methods_table(const std::vector<MethodOutcome>& methods,
   return table.text();
 }
 
+// One row for each of the first devices; with a graph also what runs when most is held.
+std::string devices_table(const Plan& plan, const OpGraph* graph, std::size_t most) {
+  const bool has_run = plan.has_run_peaks();
+  std::vector<Column> columns{{"device"},
+                              {"operators", Align::kRight},
+                              {"busy", Align::kRight},
+                              {"peak", Align::kRight},
+                              {"capacity", Align::kRight},
+                              {"full", Align::kRight},
+                              {"sent", Align::kRight},
+                              {"received", Align::kRight}};
+  if (has_run) columns.emplace_back("as planned", Align::kRight);
+  if (graph != nullptr) columns.emplace_back("at the peak");
+  TextTable table(columns);
+  IdVector<DeviceId, std::size_t> ops(plan.devices.size());
+  for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
+  for (const DeviceId id : plan.devices.keys()) {
+    if (id.index() >= most) break;
+    const PlanDevice& device = plan.devices[id];
+    const Device& spec = plan.cluster.devices[id.index()];
+    std::vector<std::string> row{spec.name,
+                                 count_text(ops[id]),
+                                 share_text(device.busy.count(), plan.makespan().count()),
+                                 short_text(device.highest()),
+                                 short_text(spec.capacity),
+                                 share_text(device.highest().count(), spec.capacity.count()),
+                                 short_text(device.sent),
+                                 short_text(device.received)};
+    if (has_run) row.push_back(short_text(device.peak));
+    if (graph != nullptr)
+      row.push_back(device.peak_op.has_value() ? std::string((*graph)[*device.peak_op].name) : "");
+    table.add_row(row);
+  }
+  return table.text();
+}
+
+// "others: m-sct 180 ms, m-etf 183 ms; does not fit: single" in at most two lines of 100 columns.
+std::string other_methods(const Plan& plan) {
+  std::vector<const MethodOutcome*> fitting;
+  std::vector<std::string> names, without;
+  for (const MethodOutcome& method : plan.methods) {
+    if (method.method == plan.method) continue;
+    if (method.makespan.has_value())
+      fitting.push_back(&method);
+    else
+      without.push_back(printable(method.method));
+  }
+  std::stable_sort(fitting.begin(), fitting.end(),
+                   [](const auto* a, const auto* b) { return *a->makespan < *b->makespan; });
+  for (const MethodOutcome* method : fitting)
+    names.push_back(printable(method->method) + " " + short_text(*method->makespan));
+  std::string text;
+  if (!names.empty()) text += "others: " + joined(names, ", ") + "\n";
+  if (!without.empty()) text += "does not fit: " + joined(without, ", ") + "\n";
+  return text;
+}
+
 }  // namespace
 
 std::string methods_text(const Plan& plan, const std::vector<MethodTime>& times) {
@@ -89,36 +146,16 @@ std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vec
 }
 
 std::string devices_text(const Plan& plan, const OpGraph& graph) {
-  const bool has_run = plan.has_run_peaks();
-  std::vector<Column> columns{{"device"},
-                              {"operators", Align::kRight},
-                              {"busy", Align::kRight},
-                              {"peak", Align::kRight},
-                              {"capacity", Align::kRight},
-                              {"full", Align::kRight},
-                              {"sent", Align::kRight},
-                              {"received", Align::kRight},
-                              {"at the peak"}};
-  if (has_run) columns.insert(columns.end() - 1, {"as planned", Align::kRight});
-  TextTable table(columns);
-  IdVector<DeviceId, std::size_t> ops(plan.devices.size());
-  for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
-  for (const DeviceId id : plan.devices.keys()) {
-    const PlanDevice& device = plan.devices[id];
-    const Device& spec = plan.cluster.devices[id.index()];
-    std::vector<std::string> row{spec.name,
-                                 count_text(ops[id]),
-                                 share_text(device.busy.count(), plan.makespan().count()),
-                                 short_text(device.highest()),
-                                 short_text(spec.capacity),
-                                 share_text(device.highest().count(), spec.capacity.count()),
-                                 short_text(device.sent),
-                                 short_text(device.received)};
-    if (has_run) row.push_back(short_text(device.peak));
-    row.push_back(device.peak_op.has_value() ? std::string(graph[*device.peak_op].name) : "");
-    table.add_row(row);
-  }
-  return table.text();
+  return devices_table(plan, &graph, plan.devices.size());
+}
+
+std::string brief_text(const Plan& plan) {
+  constexpr std::size_t kRows = 5;
+  std::string text = headline(plan) + "\n" + other_methods(plan) + "\n";
+  text += devices_table(plan, nullptr, kRows);
+  if (plan.devices.size() > kRows)
+    text += "... and " + counted(plan.devices.size() - kRows, "device") + " more: see --verbose\n";
+  return text;
 }
 
 std::string order_words(const Plan& plan) {

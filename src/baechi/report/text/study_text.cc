@@ -260,7 +260,7 @@ std::string least_text(const Least& least) {
   if (least.memory.has_value()) {
     const LeastMemory& found = *least.memory;
     text +=
-        "least memory per device: " + in_words(found.capacity) + ", " +
+        "least memory per device: " + enough_text(found.capacity) + ", " +
         step_text(found.plan.makespan(), found.plan.micro_batches) + " by " + found.plan.method +
         (found.impossible_below >= found.capacity ? "; proved: no placement fits with less\n"
                                                   : "; proved: no placement fits with less than " +
