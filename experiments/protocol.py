@@ -119,7 +119,7 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "virtual clock counts what they take. The models are small; their sizes are at the end.",
         "d",
         [table(rows)],
-        f"Programs make steps of these placements {min(gains):.0%} to {max(gains):.0%} shorter.",
+        f"Programs change steps of these placements by {-max(gains):+.0%} to {-min(gains):+.0%}.",
         {"ways": ("Step time by way, placements on four devices", figure(rows))},
         sizes="What is not as in docs/lab/models.md.",
     )
