@@ -129,6 +129,16 @@ def test_micro_batches_share_what_is_fetched(run: Run, llama: Path, cluster: str
     assert run("verify", llama, path).returncode not in (0, 1)
 
 
+def test_where_nothing_fits_a_host_is_offered(run: Run, llama: Path) -> None:
+    done = run("place", llama, "--cluster", "1x7GiB", "--budget", "50ms", "--json")
+    assert done.returncode == 3
+    answer = json.loads(done.stdout)
+    assert answer["host_needs"] > 7 * 2**30
+    there = step_of(run, llama, "1x7GiB", "--residency", "auto") or 0
+    assert there <= answer["step_with_host"] < 1.2 * there
+    assert "of a host's memory it fits" in done.stderr
+
+
 # What is away and what runs again are chosen together.
 def test_second_runs_beside_fetches(run: Run, llama: Path) -> None:
     path = llama.with_name("both.json")

@@ -115,30 +115,45 @@ Time before_updates(const CostModel& costs, const StepGraph& step, DeviceId devi
   return least.value_or(Time(0));
 }
 
+// The fastest link to or from the store; without a bandwidth if one has none.
+Link fastest(const Cluster& cluster, DeviceId store, bool from_store) {
+  std::optional<Link> best;
+  for (const DeviceId device : cluster.devices()) {
+    if (device == store) continue;
+    const Link& link = from_store ? cluster.link(store, device) : cluster.link(device, store);
+    if (!link.bandwidth.has_value()) return link;
+    if (!best.has_value() || *link.bandwidth > *best->bandwidth) best = link;
+  }
+  return *best;
+}
+
 void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<NamedBound>& bounds) {
   const Cluster& cluster = costs.cluster();
-  if (cluster.num_devices() != 2 || cluster.communication() == CommunicationMode::kParallel) return;
-  const DeviceId store(cluster[DeviceId(0)].kind == kStoreKind ? 0 : 1);
-  const DeviceId device(1 - store.index());
+  if (cluster.communication() == CommunicationMode::kParallel) return;
+  const DeviceId store = store_of(cluster);
   for (const OpId op : costs.graph().ops())  // what the host runs needs no link
     if (!costs.graph()[op].variable && !is_update(step, op) && costs.may_run(op, store)) return;
   std::vector<Crossing> units;
   for (const StoredUnit& unit : units_for_store(costs, step, store))
     units.push_back(crossing_of(costs, step, unit, store));
-  const auto room = static_cast<double>(cluster[device].capacity.count());
-  const Time down = over(least(units, room, &Crossing::down), cluster.link(store, device));
-  const Time up = over(least(units, room, &Crossing::up), cluster.link(device, store));
-  if (cluster.communication() == CommunicationMode::kSequential) {
-    for (Crossing& unit : units) unit.down += unit.up;
-    const Link &a = cluster.link(store, device), &b = cluster.link(device, store);
-    const bool equal = a.bandwidth == b.bandwidth;
-    if (equal) bounds.push_back({"traffic", over(least(units, room, &Crossing::down), a)});
+  double room = 0;
+  for (const DeviceId device : cluster.devices())
+    if (device != store) room += static_cast<double>(cluster[device].capacity.count());
+  const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
+  if (cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth) {
+    std::vector<Crossing> both = units;
+    for (Crossing& unit : both) unit.down += unit.up;
+    bounds.push_back({"traffic", over(least(both, room, &Crossing::down), from)});
   }
-  bounds.push_back({"traffic from the host", down});
-  bounds.push_back({"traffic to the host", up});
-  if (const double updates = least(units, room, &Crossing::update); updates > 0)
-    bounds.push_back({"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) +
-                                                 before_updates(costs, step, device)});
+  bounds.push_back({"traffic from the host", over(least(units, room, &Crossing::down), from)});
+  bounds.push_back({"traffic to the host", over(least(units, room, &Crossing::up), to)});
+  if (const double updates = least(units, room, &Crossing::update); updates > 0) {
+    Time before;  // what several devices do first they may do side by side
+    if (cluster.num_devices() == 2)
+      before = before_updates(costs, step, DeviceId(1 - store.index()));
+    bounds.push_back(
+        {"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) + before});
+  }
   std::erase_if(bounds, [](const NamedBound& bound) { return bound.value == Time(0); });
 }
 

@@ -63,13 +63,23 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
   for (const OpId op : plan.residency.on_store)
     if (graph[op].variable) stored += graph[op].permanent;
   const DeviceId store = *cluster.find(plan.residency.store);
+  Time putting, fetching;
   for (const Transfer& transfer : plan.schedule.transfers) {
-    const Bytes bytes = plan.schedule.slots.empty() ? Bytes(0) : graph.size(transfer.tensor);
-    if (transfer.to == store) put += bytes;
-    if (transfer.from == store) fetched += bytes;
+    const bool to = transfer.to == store, from = transfer.from == store;
+    if (to) put += graph.size(transfer.tensor);
+    if (from) fetched += graph.size(transfer.tensor);
+    if (to) putting += transfer.end - transfer.start;
+    if (from) fetching += transfer.end - transfer.start;
   }
+  const auto part = [&](Time busy) {
+    const std::int64_t step = std::max<std::int64_t>(1, plan.makespan().count());
+    return std::to_string(static_cast<std::int64_t>(100 * static_cast<double>(busy.count()) /
+                                                    static_cast<double>(step))) +
+           "% of it";
+  };
   return plan.residency.store + " keeps " + short_text(stored) + " of variables; per step " +
-         short_text(put) + " are put there and " + short_text(fetched) + " fetched";
+         short_text(put) + " are put there (" + part(putting) + ") and " + short_text(fetched) +
+         " fetched (" + part(fetching) + ")";
 }
 
 // For these second runs: the step, and what is best kept away in it.
