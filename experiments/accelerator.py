@@ -18,7 +18,6 @@ from typing import Any
 from experiments import (
     accelerator_host,
     accelerator_links,
-    accelerator_ranks,
     accelerator_tables,
 )
 from experiments import accelerator_planned as planned
@@ -34,7 +33,7 @@ from models.pytorch import MODELS
 
 NAME = "accelerator"
 # Of the time, after which a part begins nothing new.
-FRACTION = {"ranks": 0.1, "host": 0.25, "models": 0.8, "planned": 0.95}
+FRACTION = {"host": 0.25, "models": 0.8, "planned": 0.95}
 FIRST_TABLE = {"planned": "table4"}  # of a part, where it is not called as the part
 
 
@@ -64,12 +63,10 @@ class Experiment:
 
     def run(self, parts: Iterable[str], names: Iterable[str]) -> None:
         """Fill in the results."""
-        if "ranks" in parts:
-            self._ranks()
         links = self._links("links" in parts)
         if links is None:
             for part in FRACTION:
-                if part in parts and part != "ranks":
+                if part in parts:
                     self._fail(FIRST_TABLE.get(part, part), "-", "all", "there are no links")
             return
         if "host" in parts:
@@ -105,16 +102,6 @@ class Experiment:
             self.results.update("links", row)
         self.save()
         return found
-
-    def _ranks(self) -> None:
-        for name in accelerator_ranks.NAMES:
-            if not self._late("ranks", name):
-                call = partial(accelerator_ranks.row, name, self.hardware.clock)
-                where = {"workload": name}
-                row = attempt(where, "two processes", call, self.results.failed["ranks"])
-                if row is not None:
-                    self.results.update("ranks", row)
-                self.save()
 
     def _host(self, links: Links) -> None:
         for workload in accelerator_host.workloads(self.hardware):

@@ -17,7 +17,6 @@ NOT_REACHED = "not reached in the time"
 # By table, in the order in which they are made: as people call what its rows are about.
 TABLES = {
     "links": "links",
-    "ranks": "two processes",
     "host": "accelerator and CPU",
     "models": "steps on one device",
     "spread": "steps over several devices",

@@ -177,26 +177,6 @@ def links(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def ranks(rows: list[dict[str, Any]]) -> Table:
-    """One process and two."""
-    return Table(
-        "Two processes with one accelerator",
-        [
-            Column("workload", "workload"),
-            Column("one", "one process, ms", milliseconds),
-            Column("two", "two processes, ms", milliseconds),
-            Column("messages", "messages", count),
-            Column("loss_difference", "losses differ by", scientific),
-            Column("peak_error", "peaks' error", percent),
-        ],
-        rows,
-        "Two processes with one accelerator beside one process: small models, steps of two "
-        "micro-batches, what ranks send each other by gloo through the memory of the host. "
-        "Messages and losses are those of six steps. The error is that of the plan's peak of the "
-        "process where it is the largest.",
-    )
-
-
 def planned(rows: Rows) -> list[Table]:
     """Tables 4 and 5."""
     found = []
@@ -229,8 +209,6 @@ def tables(rows: Rows, failures: list[dict[str, str]], made: str) -> list[Table]
         found += [spread(several), peaks("Peaks over several devices", several, SPREAD)]
     if rows.get("host"):
         found.append(with_the_host(rows["host"]))
-    if rows.get("ranks"):
-        found.append(ranks(rows["ranks"]))
     if rows.get("links"):
         found.append(links(rows["links"]))
     found += planned(rows)

@@ -142,21 +142,6 @@ def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:
     return math.exp(statistics.fmean(math.log(one / other) for one, other in pairs))
 
 
-def goals(rows: list[Row], known: list[Row]) -> Iterator[tuple[str, str, bool]]:
-    """Each goal, what was found, and whether that meets it; `known` are the 47."""
-    by_name = {(row.graph, row.cluster): row for row in rows}
-    for key, most in ((("moe", "4x32GiB"), 255.0), (("PipeDream nasnetamobile", "equal"), 405.0)):
-        step = by_name[key].auto[1.0]
-        yield f"{key[0]}, {key[1]}: at most {most:g} ms with 1 s", f"{step:.4g} ms", step <= most
-    gaps = [row.gaps[1.0] for row in known]
-    for name, average, most in (
-        ("median", statistics.median, 0.08),
-        ("mean", statistics.fmean, 0.22),
-    ):
-        gap = average(gaps)
-        yield f"{name} gap with 1 s at most {most:.0%}", f"{gap:.1%}", gap <= most
-
-
 def summary(known: list[Row]) -> str:
     """Say what the tables say."""
     ratios = [row.auto[1.0] / row.paper for row in known if row.paper is not None]
@@ -175,16 +160,6 @@ def summary(known: list[Row]) -> str:
         f"Gap to the lower bound, median: {gaps(statistics.median)}; mean: "
         f"{gaps(statistics.fmean)}."
     )
-
-
-def goals_table(rows: list[Row], known: list[Row]) -> Table:
-    """Return the goals, and what was found."""
-    columns = [Column("goal", "goal"), Column("found", "found"), Column("met", "")]
-    found = [
-        {"goal": goal, "found": found, "met": "met" if met else "not met"}
-        for goal, found, met in goals(rows, known)
-    ]
-    return Table("Goals", columns, found)
 
 
 def steps_table(rows: list[Row]) -> Table:
@@ -217,7 +192,7 @@ def page_of(rows: list[Row], made: dict[str, str] | None = None) -> Page:
         "`auto`: steps, gaps and budgets",
         SIMULATED,
         "a",
-        [goals_table(rows, known), steps_table(rows)],
+        [steps_table(rows)],
         summary(known),
         made=made or machine(),
     )

@@ -42,7 +42,6 @@ pytestmark = [
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what has to be seen once."""
     monkeypatch.setattr("experiments.accelerator_host.NAMES", ("unet",))
-    monkeypatch.setattr("experiments.accelerator_ranks.NAMES", ("unet",))
     monkeypatch.setattr(accelerator_steps, "STEPS", 2)
     monkeypatch.setattr(accelerator_steps, "WARM_UP", 1)
 
@@ -72,9 +71,6 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
     assert host["loss_difference"] < 1e-5
     assert host["cap"] < host["need"]
     assert 0 < host["on_cpu"] < 1
-    (ranks,) = rows["ranks"]
-    assert ranks["loss_difference"] < 1e-5
-    assert ranks["messages"] > 0
     assert {(row["from"], row["to"]) for row in rows["links"]} >= {
         ("gpu:0", "cpu:0"),
         ("cpu:0", "gpu:0"),
@@ -84,7 +80,7 @@ def test_on_the_virtual_clock_all_parts_run_and_predictions_hold(tmp_path: Path)
     assert len(rows["table5"]) == 2
     text = (tmp_path / "accelerator.md").read_text()
     assert "A rehearsal on simulated devices" in text
-    assert text.count("## ") >= 9
+    assert text.count("## ") >= 8
 
 
 def test_on_the_real_clock_steps_take_time_and_an_earlier_run_is_kept(tmp_path: Path) -> None:
