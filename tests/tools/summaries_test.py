@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -111,9 +112,12 @@ def off(root: Path) -> list[float]:
 
 
 def named_schedules(root: Path) -> list[float]:
-    found = {r["goal"]: r["found"] for r in rows(root, "pipelines", "Goals")}
-    best = [v for k, v in found.items() if k.startswith("best named over equal layers")]
-    return [float(text.removesuffix("x")) for text in best]
+    """The best of them over equal layers, on equal devices and on unequal ones."""
+    found = [r for r in rows(root, "pipelines", "Steps") if r["equal"] is not None]
+    return [
+        statistics.geometric_mean(r["equal"] for r in found if r["equal_devices"] is equal)
+        for equal in (True, False)
+    ]
 
 
 def programs(root: Path) -> list[float]:
