@@ -61,9 +61,12 @@ bool is_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return '0' <= c && c <= '9'; });
 }
 
+// Attention alone does not make a model recurrent.
 bool has_cells(const OpGraph& graph) {
-  return std::ranges::any_of(graph.ops(),
-                             [&](OpId op) { return !cell_of(graph[op].name).empty(); });
+  return std::ranges::any_of(graph.ops(), [&](OpId op) {
+    const std::string_view cell = cell_of(graph[op].name);
+    return !cell.empty() && !cell.ends_with("attention");
+  });
 }
 
 // Counts what it unites.

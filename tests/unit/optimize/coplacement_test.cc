@@ -104,6 +104,21 @@ TEST_CASE("coplacement: of a recurrent model cells and attention are groups, and
   CHECK(std::set<std::uint32_t>(group.begin(), group.end()).size() == 4);  // and e, z alone
 }
 
+TEST_CASE("coplacement: a model with attention and no cells is none of those") {
+  const OpGraph graph = testing::GraphSketch()
+                            .op("embedding", 1)
+                            .op("layer_0/attention/query", 1)
+                            .op("layer_0/norm", 1)
+                            .tensor("embedding", 4, {"layer_0/attention/query"})
+                            .tensor("layer_0/attention/query", 4, {"layer_0/norm"})
+                            .build();
+  CoplacementOptions options = kUncapped;
+  options.cells_alone = true;
+  CHECK(
+      find_coplacements(CostModel(graph, two_devices()), each_alone(graph), options).by_consumer ==
+      2);
+}
+
 TEST_CASE("coplacement: no union exceeds a cap, colocation groups excepted") {
   std::size_t capped = 0, united = 0;
   for (std::uint64_t seed = 1; seed <= 600; ++seed) {
