@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from baechi._core import Cluster, InputError
+from baechi.presets import STORE
 from baechi.torch.where.homes import plain_parts
 
 _WITHOUT_ACCELERATOR = ("cpu", "meta")
@@ -75,6 +77,9 @@ def chosen_devices(devices: Sequence[Any] | None, cluster: Cluster) -> list[torc
     if isinstance(devices, (str, torch.device)):
         raise InputError(f"devices: expected a list, such as ['{devices}'], found '{devices}'")
     chosen = [usable(device) for device in devices]
+    store = store_of(cluster)
+    if store is not None and len(chosen) == len(cluster) - 1:
+        chosen.insert(store, torch.device("cpu"))
     if len(chosen) != len(cluster):
         given = ", ".join(map(str, chosen))
         raise InputError(
@@ -82,6 +87,12 @@ def chosen_devices(devices: Sequence[Any] | None, cluster: Cluster) -> list[torc
             "for each"
         )
     real = [device for device in chosen if device.type != "cpu"]
+    if store is not None and (chosen[store].type != "cpu" or len(real) < len(chosen) - 1):
+        given = ", ".join(map(str, chosen))
+        raise InputError(
+            f"devices: {given} given for a cluster with a host, which keeps what accelerators "
+            f"fetch: name {len(chosen) - 1} accelerators"
+        )
     if twice := next((device for device in real if real.count(device) > 1), None):
         raise InputError(
             f"devices: {twice} is given for several of the cluster's: each needs one of its own; "
@@ -96,22 +107,48 @@ def _default_devices(cluster: Cluster) -> list[torch.device]:
     Where there is no accelerator, the CPU for all.
     """
     cpu = torch.device("cpu")
-    on_cpu = [device.kind == "cpu" for device in cluster.devices]
+    on_cpu = [device.kind in ("cpu", STORE) for device in cluster.devices]
     there = accelerators()
     wanted = on_cpu.count(False)
-    if not there:
+    if not there and store_of(cluster) is None:
         return [cpu] * len(cluster)
     if len(there) < wanted:
         raise InputError(
-            f"cluster: it has {wanted} accelerators and this machine {len(there)} ({there[0]} to "
-            f"{there[-1]}): name a smaller cluster, or devices=['cpu', ...] for a trial"
+            f"cluster: it has {wanted} accelerators and this machine {_counted(there)}: name a "
+            "smaller cluster, or devices=['cpu', ...] for a trial"
         )
     free = iter(there)
     return [cpu if here else next(free) for here in on_cpu]
 
 
-def detected_cluster(model: nn.Module, given: Iterable[torch.Tensor] = ()) -> Cluster:
-    """Return the accelerators of this machine, with the memory that a step of the model may take.
+def _counted(there: Sequence[torch.device]) -> str:
+    return f"{len(there)} ({there[0]} to {there[-1]})" if there else "none"
+
+
+def store_of(cluster: Cluster) -> int | None:
+    """Return which of the cluster's devices is a host that keeps what is away."""
+    return next((i for i, one in enumerate(cluster.devices) if one.kind == STORE), None)
+
+
+def with_what_is_here(
+    line: str, model: nn.Module, given: Iterable[torch.Tensor] = ()
+) -> str | Cluster:
+    """Return a cluster's line in which ``auto`` and ``host`` are what this machine has."""
+    parts = [part.strip() for part in line.split("+")]
+    if not {"auto", STORE} & {*parts}:
+        return line
+    here = {STORE: f"1xhost:{_memory_here()}B"}
+    if "auto" in parts:
+        here["auto"] = detected_line(model, given)
+    return Cluster("+".join(here.get(part, part) for part in parts))
+
+
+def _memory_here() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def detected_line(model: nn.Module, given: Iterable[torch.Tensor] = ()) -> str:
+    """Return a line of the accelerators here, with the memory that a step of the model may take.
 
     That is what is free, and what its weights and `given`, its arguments, have already.
 
@@ -124,7 +161,12 @@ def detected_cluster(model: nn.Module, given: Iterable[torch.Tensor] = ()) -> Cl
         raise InputError("cluster: no accelerator is found; name one, e.g. cluster='2x8GiB'")
     weights = [*model.parameters(), *model.buffers()]
     held = [*weights, *(w.grad for w in weights if w.grad is not None), *given]
-    return Cluster("+".join(f"1x{free_memory(device, held)}B" for device in devices))
+    return "+".join(f"1x{free_memory(device, held)}B" for device in devices)
+
+
+def detected_cluster(model: nn.Module) -> Cluster:
+    """Return the accelerators of this machine as `detected_line` has them."""
+    return Cluster(detected_line(model))
 
 
 def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
@@ -145,6 +187,12 @@ def warn_of_small(cluster: Cluster, devices: Mapping[str, torch.device]) -> None
     """Warn where an accelerator has less memory than the cluster says."""
     for device in cluster.devices:
         real = devices[device.name]
+        if device.kind == STORE and device.capacity > _memory_here():
+            warnings.warn(
+                f"cluster: {device.name} has {device.capacity} bytes, and this machine "
+                f"{_memory_here()}: what is away may be swapped out, which takes far longer",
+                stacklevel=3,
+            )
         if real.type in _WITHOUT_ACCELERATOR:
             continue
         total = int(torch.get_device_module(real).mem_get_info(real)[1])

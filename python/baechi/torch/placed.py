@@ -57,6 +57,7 @@ class Placed:
             homes,
             planned.starts,
             planned.again,
+            planned.away,
         )
         self._backend = Backend(self._placement)
         self._check_free(homes)
@@ -86,9 +87,17 @@ class Placed:
 
     def _install(self, homes: dict[str, int]) -> None:
         """Bring weights to their devices, and have calls run as planned."""
-        where = Homes(self.model, {name: self._devices[i] for name, i in homes.items()})
-        self._installed = install(self.model, where, self._devices)
+        self._installed = install(self.model, self._where(homes), self._placement.accelerators)
         compile_calls(self.model, self._backend)
+
+    def _where(self, homes: Mapping[str, int]) -> Homes:
+        """Return where weights are, and where modules run whose weights are away."""
+        runs_on, placement = {}, self._placement
+        for name, home in homes.items():
+            if home == placement.away.store:
+                at = placement.of_module(name.rpartition(".")[0])
+                runs_on[name] = placement.accelerators[0] if at is None else self._devices[at]
+        return Homes(self.model, {n: self._devices[i] for n, i in homes.items()}, runs_on)
 
     def _made_steps(self) -> Steps | None:
         if self.asked.micro_batches is None and self.plan.micro_batches == 1:
@@ -226,7 +235,7 @@ class Placed:
 
         """
         given = loss or self.asked.loss
-        there = batch_on(inputs, self._devices[0], frozenset(self._devices))
+        there = batch_on(inputs, self._devices[0], frozenset(self._placement.accelerators))
         return verified(self.model, there, given, tolerance, self._paused)
 
     def _paused(self) -> Callable[[], None]:
@@ -238,10 +247,9 @@ class Placed:
         Homes(self.model, dict.fromkeys(was, device)).move()
 
         def again() -> None:
-            homes = self._placement.homes
-            where = Homes(self.model, {n: self._devices[i] for n, i in homes.items()})
+            where = self._where(self._placement.homes)
             Homes(self.model, was).move()
-            self._installed = install(self.model, where, self._devices)
+            self._installed = install(self.model, where, self._placement.accelerators)
             compile_calls(self.model, self._backend)
 
         return again

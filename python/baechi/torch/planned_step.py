@@ -11,17 +11,25 @@ from torch import nn
 
 from baechi._core import Cluster, InputError, Plan
 from baechi.pipeline import DoesNotFit, cluster_of, place_graph
+from baechi.presets import STORE
 from baechi.progress import stage
 from baechi.torch.capture.cache import captured as captured_or_found
+from baechi.torch.capture.keys import is_backward
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import measured
-from baechi.torch.costs.roofline import estimated
-from baechi.torch.devices import chosen_devices, detected_cluster, warn_of_small
+from baechi.torch.costs.roofline import estimated, with_host
+from baechi.torch.devices import (
+    chosen_devices,
+    store_of,
+    warn_of_small,
+    with_what_is_here,
+)
 from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.request import Request
+from baechi.torch.run.away import Away, away_in
 from baechi.torch.run.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
 
 _TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
@@ -59,6 +67,15 @@ class PlannedStep:
         """The calls that run again in the backward, by key."""
         twice = {operator for operator, _ in self.plan.recomputed}
         return [key for key, operator in self.graph.operator_of.items() if operator in twice]
+
+    @property
+    def away(self) -> Away:
+        """What is on the host while no device reads it."""
+        store = store_of(self.plan.cluster)
+        if store is None:
+            return Away()
+        back = {key for node, key in self.step.keys.items() if is_backward(node)}
+        return away_in(self.plan, store, set(self.step.keys.values()), back, self.graph.place_of)
 
     @property
     def starts(self) -> dict[str, list[int]]:
@@ -165,9 +182,14 @@ def cluster_for(asked: Request) -> Cluster:
                 "cluster: the plan was made for another one: leave cluster out, or plan anew"
             )
         return asked.plan.cluster
-    if asked.cluster == "auto":
-        return detected_cluster(asked.model, tensors_in(asked.example_inputs))
-    return cluster_of(asked.cluster)
+    line = asked.cluster
+    if isinstance(line, str):
+        line = with_what_is_here(line, asked.model, tensors_in(asked.example_inputs))
+    cluster = cluster_of(line)
+    store = store_of(cluster)
+    if store is not None and store + 1 < len(cluster):
+        raise InputError(f"cluster: name {cluster.devices[store].name} behind all other devices")
+    return cluster
 
 
 def _counts(asked: Request) -> list[int]:
@@ -200,15 +222,18 @@ def costs_for(
 ) -> Costs:
     """Return what each call takes on each kind of device."""
     if isinstance(asked.costs, Costs):
-        return asked.costs
-    if asked.costs == "estimate":
-        return estimated(step.keys, cluster)
-    if not devices:
+        costs = asked.costs
+    elif asked.costs == "estimate":
+        costs = estimated(step.keys, cluster)
+    elif not devices:
         raise InputError("costs: to measure them, name where: devices=['cuda:0', ...]")
-    real: dict[str, torch.device] = {}
-    for device, where in zip(cluster.devices, devices, strict=True):
-        real.setdefault(device.kind, where)
-    return measured(step.keys, real)
+    else:
+        real: dict[str, torch.device] = {}
+        for device, where in zip(cluster.devices, devices, strict=True):
+            real.setdefault(device.kind, where)
+        real.pop(STORE, None)
+        costs = measured(step.keys, real)
+    return costs if store_of(cluster) is None else with_host(costs)
 
 
 def graph_for(
@@ -236,6 +261,10 @@ def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches
     if asked.search.paper:
         return plan_of_modules(graph, cluster, asked.search.nodes, **options)
     recompute = asked.search.recompute
+    if store_of(cluster) is not None:
+        options.setdefault("residency", "auto")
+        if options["residency"] != "none":
+            return place_graph(graph.graph, cluster, **options)
     if recompute == "all":
         return place_graph(graph.graph, cluster, recompute="all", **options)
     try:

@@ -48,10 +48,6 @@ class Search:
             if getattr(self, name) not in known:
                 given = described(getattr(self, name))
                 raise InputError(f"{name} is one of {', '.join(known)}, not {given}")
-        if self.options.get("residency", "none") != "none":
-            raise InputError(
-                "residency: placed models keep nothing on the host yet; baechi.place_graph plans it"
-            )
         if self.compile not in (None, True, False):
             raise InputError(f"compile: expected True or False, found {described(self.compile)}")
         if self.nodes is not None and not (isinstance(self.nodes, int) and self.nodes >= 1):

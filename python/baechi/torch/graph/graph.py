@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
+from baechi.presets import STORE
 from baechi.torch.capture.keys import (
     adds_gradients,
     is_backward,
@@ -45,6 +46,7 @@ class StepGraph:
     graph: Graph
     operator_of: dict[str, str]  # the operator of every call, by its key
     updates: dict[str, dict[str, int]] = field(default_factory=dict)  # nanoseconds by kind
+    place_of: dict[tuple[str, int], int] = field(default_factory=dict)  # of a port, in the result
 
     def update_time(self, device_of: Mapping[str, str], kind_of: Mapping[str, str]) -> int:
         """Return the nanoseconds that the updates take behind a step, on the busiest device."""
@@ -86,7 +88,7 @@ def graph_of(
         raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
     first = None
     if isinstance(kinds, Cluster):
-        first = kinds.devices[0].name if calls else None
+        first = next(d.name for d in kinds.devices if d.kind != STORE) if calls else None
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
@@ -112,7 +114,9 @@ class _Assembly:
         first: str | None,
     ) -> None:
         self._first = first
-        self._step, self._costs, self._kinds = step, costs, list(kinds)
+        self._step, self._costs = step, costs
+        self._kinds = [kind for kind in kinds if kind != STORE]  # which run calls
+        self._updated_by = list(kinds)
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
         self._builder = GraphBuilder("step")
@@ -139,7 +143,7 @@ class _Assembly:
             if one.kind in ("weight", "buffer"):
                 self._add_variable(node, one)
             elif one.kind == "batch" and node.users:
-                self._add_input(node, BATCH + one.operator)
+                self._add_batch(node, BATCH + one.operator)
         tangents = [node for node, one in self._inputs.items() if one.kind == "tangent"]
         for node in self._step.keys:
             if is_backward(node) and tangents:
@@ -148,7 +152,9 @@ class _Assembly:
             self._add_call(node)
         self._add_updates()
         graph = self._builder.build()
-        return StepGraph(graph, {key: key for key in self._step.keys.values()}, self._found)
+        places = {(self._name[n], port): place for (n, place), port in self._port.items()}
+        keys = {key: key for key in self._step.keys.values()}
+        return StepGraph(graph, keys, self._found, places)
 
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
@@ -156,9 +162,19 @@ class _Assembly:
         self._builder.add(name, {}, variable=True, outputs=[size], colocate=groups, per_step=True)
         self._name[node], self._port[node, 0] = name, 0
 
+    def _add_batch(self, node: fx.Node, name: str) -> None:
+        """Add a tensor of the batch, which the caller of a call holds: it is never away."""
+        if self._first is None or STORE not in self._updated_by:
+            self._add_input(node, name)
+            return
+        size, first = _bytes(node.meta["val"]), self._first
+        self._builder.add(name, {}, outputs=[size], device=first, variable=True, per_step=True)
+        self._name[node], self._port[node, 0] = name, 0
+
     def _add_input(self, node: fx.Node, name: str, after: Collection[str] = ()) -> None:
         size = _bytes(node.meta["val"])
-        self._builder.add(name, {"*": 0}, kind="input", outputs=[size], after=list(after))
+        times = dict.fromkeys(self._kinds, 0)
+        self._builder.add(name, times, kind="input", outputs=[size], after=list(after))
         self._name[node], self._port[node, 0] = name, 0
 
     def _add_tangents(self, tangents: list[fx.Node]) -> None:
@@ -271,7 +287,7 @@ class _Assembly:
             per_step=True,
         )
         moved = self._updates.traffic(value)
-        self._found[UPDATE + weight] = {k: self._costs.moving(moved, k) for k in self._kinds}
+        self._found[UPDATE + weight] = {k: self._costs.moving(moved, k) for k in self._updated_by}
 
 
 def _group_of(weight: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 HOST = -1
+SENDS = ("send", "put", "fetch")
 MODULES = {"operator": operator, "math": math, "torch": torch}  # whose functions text can name
 
 
@@ -76,10 +77,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Send:
-    """A copy of a tensor is on its way to the device of ``out``, behind what was asked so far."""
+    """A copy of a tensor is on its way to the device of ``out``, behind what was asked so far.
+
+    A ``fetch`` comes from a store: it starts when the device has done what it was asked for so far,
+    and its memory is that device's own from then on. What goes to a store is a ``put``.
+    """
 
     source: Slot
     out: Slot
+    kind: str = "send"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from baechi.torch.program.instructions import (
     HERE,
     HOST,
     MODULES,
+    SENDS,
     Free,
     Instruction,
     Run,
@@ -95,8 +96,9 @@ class _Parser:
         if word == "free":
             return Free(tuple(self.slots[slot[1:]] for slot in rest.split()))
         if word.startswith("%"):
-            out, source = line.split(" = send ")
-            return Send(self.slots[source.split()[0][1:]], self.defined(out))
+            out, source = line.split(" = ")
+            kind, slot, _ = source.split()
+            return Send(self.slots[slot[1:]], self.defined(out), SENDS[SENDS.index(kind)])
         return self.run(_device(word), *rest.split(" = ", 1))
 
     def run(self, device: int, out: str, call: str) -> Run:

@@ -48,7 +48,7 @@ def _line(instruction: Instruction, table: Sequence[Any]) -> str:
         return f"{_at(instruction.device)} {_out(instruction.out)} = {call}"
     if isinstance(instruction, Send):
         source = instruction.source
-        return f"{_defined(instruction.out)} = send {source!r} {_at(source.device)}"
+        return f"{_defined(instruction.out)} = {instruction.kind} {source!r} {_at(source.device)}"
     if isinstance(instruction, Wait):
         return f"wait {instruction.slot!r} {_at(instruction.device)}"
     return f"free {' '.join(map(repr, instruction.slots))}"

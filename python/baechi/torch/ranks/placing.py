@@ -10,7 +10,7 @@ import torch
 
 from baechi import __version__
 from baechi._core import Graph, InputError, Plan
-from baechi.torch.devices import accelerators, usable
+from baechi.torch.devices import accelerators, store_of, usable
 from baechi.torch.planned_step import PlannedStep, cluster_for, planned
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.placed import RankPlaced
@@ -41,6 +41,11 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
             )
         return None
     cluster = cluster_for(asked)
+    if store_of(cluster) is not None:
+        raise InputError(
+            f"cluster: a host keeps weights for one process, and there are {count}: name a cluster "
+            f"without one; {_ALONE}"
+        )
     if len(cluster) != count:
         raise InputError(
             f"there are {count} processes and the cluster has {len(cluster)} devices: over ranks "

@@ -75,7 +75,7 @@ class Backend:
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
             return eagerly(graph)
-        bring_together(graph, frozenset(self.placement.devices))
+        bring_together(graph, frozenset(self.placement.accelerators))
         if why := why_views_are_eager(graph.graph):
             frame.eager = why
             return eagerly(graph)

@@ -43,7 +43,7 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
         backend.begin()
         return classes.word()
 
-    call_compiled(model, bounded(compiled, backend.placement.devices, begin))
+    call_compiled(model, bounded(compiled, backend.placement.accelerators, begin))
 
 
 class Classes:

@@ -101,9 +101,10 @@ class Executor:
             elif isinstance(one, Send):
                 ends = [self._index(slot.device) for slot in (one.source, one.out)]
                 copied = self._slots[one.source.name], self._slots[one.out.name]
-                made.send(*copied, *ends, lanes[one.out.name])
+                made.send(*copied, *ends, lanes[one.out.name], one.kind)
             else:
-                made.wait(self._slots[one.slot.name], self._index(one.device))
+                at_home = one.device != one.slot.device
+                made.wait(self._slots[one.slot.name], self._index(one.device), at_home)
         table, slots = self.program.table, self._slots
         constants = [
             (slots[slot.name], table[i].to(self.devices[slot.device or 0]))

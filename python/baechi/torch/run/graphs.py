@@ -22,7 +22,7 @@ from baechi.torch.program.instructions import HOST
 from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.kept import Kept
-from baechi.torch.run.marks import program_of, promised_by
+from baechi.torch.run.marks import program_of, promised_by, put_away
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
@@ -60,12 +60,17 @@ class Graph:
         self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
         given = self.backward_graph.graph.find_nodes(op="placeholder")
         self.given = [node.name for node in given if not is_tangent(node)]
+        put_away(given, placement.away)
         self.whole = self._lowered(self.backward_graph)
         saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
         self.place_of = {name: i for i, name in enumerate(saved)}
         nodes = self._save(saved, dict(zip(self.given, read, strict=True)))
         promised = promised_by(self.forward_graph, placement, joint.returned)
-        promised[joint.returned :] = [_device_in(name) for name in saved]
+        homes = {slot.name: slot.device for slot in self.whole.inputs}
+        promised[joint.returned :] = [
+            homes[name] if homes[name] == placement.away.store else _device_in(name)
+            for name in saved
+        ]
         forward = program_of(self.forward_graph, placement, promised)
         self.forward = self._compiled("forward", forward)
         plain = range(joint.returned)
@@ -158,7 +163,7 @@ class Graph:
 
     def _lowered(self, backward: fx.GraphModule) -> Program:
         promised = self.joint.promised[self.joint.returned :]
-        return program_of(backward, self.placement, promised, self.given)
+        return program_of(backward, self.placement, promised, self.given, back=True)
 
     def _compiled(self, name: str, program: Program) -> Any:
         if self.placement.compile:

@@ -47,6 +47,8 @@ class Interpreter:
                 try:
                     run.do(instruction)
                 except Exception as error:
+                    for _, receiving in self._routes.values():  # what is fetched has memory
+                        receiving.synchronize()
                     raise located(error, instruction, self.devices) from error
         return [mapped(out, run.of) for out in self.program.outputs]
 
@@ -120,11 +122,20 @@ class _Running:
         sending, receiving = self.route(source, target, self.lanes[send.out.name])
         if source.type != "cpu":
             sending.wait_event(_current(source).record_event())
+            # What is put is there until the end of that is waited for.
             # Of what is conjugated lazily, `record_stream` would keep a copy instead.
-            (value.conj() if value.is_conj() else value).record_stream(sending)
+            if send.kind != "put":
+                (value.conj() if value.is_conj() else value).record_stream(sending)
         reading = _current(target) if target.type != "cpu" else None
+        copy = None
+        if send.kind == "fetch":
+            copy = self.room(value, target, receiving)
+            if (put := self.events.get(send.source.name)) is not None:
+                receiving.wait_event(put)
         with sending, receiving:
-            if target.type != "cpu":
+            if copy is not None:
+                copy.copy_(value, non_blocking=True)
+            elif target.type != "cpu":
                 copy = value.to(target, non_blocking=True)
                 copy.record_stream(reading)
             else:
@@ -132,6 +143,13 @@ class _Running:
                 copy.copy_(value, non_blocking=True)
         self.values[send.out.name] = copy
         self.events[send.out.name] = receiving.record_event()
+
+    def room(self, value: torch.Tensor, target: torch.device, stream: torch.Stream) -> torch.Tensor:
+        """Return memory of the target's own, and have a stream wait for who had it before."""
+        torch.accelerator.set_device_index(target)
+        copy = torch.empty_like(value, device=target)
+        stream.wait_event(_current(target).record_event())
+        return copy
 
     def wait(self, wait: Wait) -> None:
         event = self.events.get(wait.slot.name)

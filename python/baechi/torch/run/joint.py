@@ -49,7 +49,7 @@ class Joint:
             )
         self.module: fx.GraphModule = made.graph_module
         self.homes = placement.homes_of(example_inputs)
-        mark(self.module.graph, placement, self.homes)
+        mark(self.module.graph, placement, self.homes, placement.weights_in(example_inputs))
         placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]
         self.primals = [n for n in placeholders if n not in self.tangents]

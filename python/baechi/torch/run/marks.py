@@ -11,12 +11,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import base_of, is_call, is_move, keys_of, module_path, outside_of
-from baechi.torch.program import Program, lower
+from baechi.torch.capture.keys import (
+    base_of,
+    is_call,
+    is_move,
+    keys_of,
+    module_path,
+    outside_of,
+    shown_by,
+)
+from baechi.torch.program import Program, calls_of, lower
 from baechi.torch.program.instructions import HOST
+from baechi.torch.run.away import KEY, TENSOR, Away, readers_of, tensors_of
 from baechi.torch.run.placement import Placement
 
-KEY, _DEVICE = "baechi_key", "baechi_device"  # partitions copy what is in the meta of nodes
+_DEVICE = "baechi_device"  # partitions copy what is in the meta of nodes
 
 
 def keys_in(graph: fx.Graph) -> dict[fx.Node, str]:
@@ -38,20 +47,22 @@ def program_of(
     placement: Placement,
     promised: Sequence[int | None],
     given: Collection[str] = (),
+    *,
+    back: bool = False,
 ) -> Program:
     """Return the program of a marked graph, whose outputs come back on promised devices.
 
-    Inputs that are given come to every device that reads them.
+    Inputs that are given come to every device that reads them. ``back``: it is a backward.
     """
     names = keys_in(graph.graph)
+    calls = calls_of(graph, devices_of(graph.graph, placement), promised=promised, names=names)
+    tensors = tensors_of(calls, graph.graph.find_nodes(op="placeholder"))
     return lower(
-        graph,
-        devices_of(graph.graph, placement),
+        calls,
         devices=len(placement.devices),
         order=placement.order(names),
-        promised=promised,
-        names=names,
         given=given,
+        fetching=placement.away.fetching(calls, tensors, names, back=back),
     )
 
 
@@ -92,10 +103,16 @@ def promised_by_joint(
     return found
 
 
-def mark(graph: fx.Graph, placement: Placement, homes: Mapping[int, int] | None = None) -> None:
-    """Write key and device of every node of a functional graph into its meta.
+def mark(
+    graph: fx.Graph,
+    placement: Placement,
+    homes: Mapping[int, int] | None = None,
+    weights: Mapping[int, str] | None = None,
+) -> None:
+    """Write key, device and tensor of every node of a functional graph into its meta.
 
-    ``homes`` are the devices of inputs, by their place, where tensors do not tell them.
+    ``homes`` are the devices of inputs, by their place, where tensors do not tell them, and
+    ``weights`` the names of those that are some.
     """
     ids = placement.names_by_id
 
@@ -110,21 +127,42 @@ def mark(graph: fx.Graph, placement: Placement, homes: Mapping[int, int] | None 
         device = None
         if node.op == "placeholder":
             place, value = next(inputs), node.meta.get("val")
+            if place in (weights or {}):
+                node.meta[TENSOR] = (weights or {})[place], 0
             if isinstance(value, torch.Tensor):
                 device = (homes or {}).get(place, placement.index_of(value.device))
         elif node.op == "call_function":
             if node in keys:
                 node.meta[KEY] = keys[node]
+                node.meta[TENSOR] = keys[node], 0
             if is_call(node):
                 device = _device_of(node, keys.get(node), module_of(node), placement, forward_of)
             else:
                 shown = node.all_input_nodes
                 base = base_of(node, memo) if not is_move(node) else shown[0]
                 device = base.meta.get(_DEVICE)
+                _mark_tensor(node)
         if device is not None:
             node.meta[_DEVICE] = device
             if node.op == "call_function" and "seq_nr" in node.meta:
                 forward_of.setdefault(node.meta["seq_nr"], device)
+
+
+def put_away(saved: Sequence[fx.Node], away: Away) -> None:
+    """Have what a backward reads, and only fetches, be on the store when it begins."""
+    for node in saved:
+        if away.store is not None and away.is_put(node.meta.get(TENSOR), set(readers_of(node))):
+            node.meta[_DEVICE] = away.store
+
+
+def _mark_tensor(node: fx.Node) -> None:
+    """Write into a view, a part of a result or a move what it shows."""
+    shown = node.all_input_nodes[0] if is_move(node) else shown_by(node)
+    if shown is None or TENSOR not in shown.meta:
+        return
+    name, part = shown.meta[TENSOR]
+    is_part = node.target is operator.getitem and is_call(shown)
+    node.meta[TENSOR] = name, int(node.args[1]) if is_part else part
 
 
 def _device_of(

@@ -17,7 +17,7 @@ from torch import fx
 
 from baechi.torch.capture.keys import is_backward, is_call, is_random, is_view
 from baechi.torch.program.second_runs import AGAIN, RunFrom, SaveAndRun
-from baechi.torch.run.marks import KEY
+from baechi.torch.run.away import KEY
 from baechi.torch.run.undefined import is_tangent
 
 _HERE = torch.device("cpu")  # stands for the device of a call

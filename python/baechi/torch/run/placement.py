@@ -12,6 +12,8 @@ import torch
 from torch import fx, nn
 
 from baechi.torch.program.instructions import HOST
+from baechi.torch.run.away import Away
+from baechi.torch.where.homes import named_tensors
 
 
 class Placement:
@@ -27,6 +29,7 @@ class Placement:
         again: The calls that run again in the backward; `starts` has their second runs as
             `key@again`.
         compile: Whether what runs on one device between two transfers is compiled as one.
+        away: What is on a host while no device reads it.
 
     """
 
@@ -38,6 +41,7 @@ class Placement:
         homes: Mapping[str, int],
         starts: Mapping[str, Sequence[int]] | None = None,
         again: Collection[str] = (),
+        away: Away | None = None,
         *,
         compile: bool = False,  # noqa: A002
     ) -> None:
@@ -48,8 +52,11 @@ class Placement:
         self.starts = dict(starts or {})
         self.again = frozenset(again)
         self.compile = compile
+        self.away = away or Away()
+        self.accelerators = [d for i, d in enumerate(devices) if i != self.away.store]
         self.names_by_id = {id(module): path for path, module in model.named_modules()}
-        self._of_path = _by_path(self.device_of_key, self.homes)
+        there = {name: home for name, home in self.homes.items() if home != self.away.store}
+        self._of_path = _by_path(self.device_of_key, there)
         self._index: dict[torch.device, int] = {}
         for i, device in enumerate(self.devices):
             self._index.setdefault(device, i)
@@ -68,6 +75,15 @@ class Placement:
     def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:  # noqa: ARG002
         """Return the device of inputs by their place, where it is not told by the tensor's."""
         return {}
+
+    def weights_in(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return the names of inputs that are weights or buffers, by their place."""
+        if self.away.store is None:
+            return {}
+        names: dict[int, str] = {}
+        for name, tensor in named_tensors(self.model):
+            names.setdefault(id(tensor), name)
+        return {i: names[id(value)] for i, value in enumerate(inputs) if id(value) in names}
 
     def of_module(self, path: str) -> int | None:
         """Return where most of a module's calls are, else those of the one that it is in."""

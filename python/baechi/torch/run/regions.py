@@ -24,8 +24,8 @@ from baechi.progress import remark
 from baechi.torch.capture.keys import is_random
 from baechi.torch.private import FakeTensorMode
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot, Wait
+from baechi.torch.program.frees import with_frees
 from baechi.torch.program.instructions import Instruction, mapped, reads_of, slots_in
-from baechi.torch.program.lowering import with_frees
 from baechi.torch.program.peaks import GRANULE
 
 _LEAST = 2  # calls of a region; of fewer nothing can be fused
@@ -174,6 +174,8 @@ class _Gathering:
             runs = self.open.get(one.source.device or 0, ())
             if one.source.name in {slot.name for run in runs for slot in run.outs}:
                 self.close(one.source.device)
+            if one.kind == "fetch":  # behind what its device has done
+                self.close(one.out.device)
         else:
             assert isinstance(one, Wait)
             self.close(one.device)

@@ -34,6 +34,7 @@ from baechi.torch.program import (
     run_again,
 )
 from baechi.torch.run import executor
+from baechi.torch.run.away import tensors_of
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
@@ -77,7 +78,7 @@ class Steps:
         self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
         whole = self._whole
 
-        first, devices = placement.devices[0], frozenset(placement.devices)
+        first, devices = placement.accelerators[0], frozenset(placement.accelerators)
 
         def one(word: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
             assert word  # which is then guarded
@@ -144,7 +145,7 @@ class Steps:
 
     def _call(self, args: Any, kwargs: Any, targets: Any, share: float, scaler: Any) -> Any:
         first = self.placement.devices[0]
-        devices = frozenset(self.placement.devices)
+        devices = frozenset(self.placement.accelerators)
         args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
         output = self.model(*args, **kwargs)
         loss = self._whole.of(output, targets)
@@ -320,7 +321,11 @@ class Steps:
             roles = Roles(shared - set(carried), gradients, carried)
             parts = in_parts(calls, count, roles, existing=existing)
             order = placement.order_of_parts(names, count)
-            program = lower(parts.calls, devices=len(placement.devices), order=order)
+            tensors = tensors_of(calls, joint.module.graph.find_nodes(op="placeholder"))
+            fetching = placement.away.fetching_in_parts(parts.calls, tensors, names, count)
+            program = lower(
+                parts.calls, devices=len(placement.devices), order=order, fetching=fetching
+            )
             if placement.compile:
                 program = in_regions(program)
             self.texts.append(program)

@@ -37,8 +37,8 @@ _entered = _Entered()
 class Enter:
     """A forward pre-hook: the outermost placed module of a call enters the function mode."""
 
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.mode = Together(devices)
+    def __init__(self, devices: Sequence[torch.device], *, away: bool = False) -> None:
+        self.mode = Together(devices, away=away)
         self.first = devices[0]
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
@@ -194,7 +194,7 @@ def install(model: nn.Module, homes: Homes, devices: Sequence[torch.device]) -> 
         if module is model:
             handles.append(_before(module, BringBatch(devices)))
         if module is model or home is not None or not leaf:
-            enter = Enter(devices)
+            enter = Enter(devices, away=bool(homes.runs_on))
             handles.append(_before(module, enter))
             handles.append(module.register_forward_hook(Leave(enter), always_call=True))
     return Installed(homes, handles)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from baechi.torch.private import skip_code
-from baechi.torch.where.moving import moved
+from baechi.torch.where.moving import map_tensors, moved, sent
 
 _CPU = torch.device("cpu")
 
@@ -28,6 +28,20 @@ _LEFT_ALONE = {
     torch.Tensor.grad.__set__,
 }
 
+
+# What asks about a weight, or changes it where it is.
+_FACTS = {
+    torch.Tensor.size,
+    torch.Tensor.dim,
+    torch.Tensor.numel,
+    torch.Tensor.stride,
+    torch.Tensor.is_contiguous,
+    torch.Tensor.element_size,
+    torch.Tensor.data_ptr,
+    torch.Tensor.detach,
+    torch.Tensor.requires_grad_,
+    torch.Tensor.register_hook,
+}
 
 # Functions of lists, each of whose tensors is changed where it is.
 _ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
@@ -62,9 +76,10 @@ class Together(TorchFunctionMode):
     no device of the plan (the host, usually) stays there.
     """
 
-    def __init__(self, devices: Iterable[torch.device]) -> None:
+    def __init__(self, devices: Iterable[torch.device], *, away: bool = False) -> None:
         super().__init__()
         self.devices = frozenset(devices)
+        self.away = next(iter(devices)) if away else None  # where only what is away is read
 
     def __torch_function__(
         self,
@@ -75,6 +90,8 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
+        if self.away is not None and func not in _LEFT_ALONE and func not in _FACTS:
+            args, kwargs = self.with_weights(func, args, kwargs)
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
@@ -97,6 +114,26 @@ class Together(TorchFunctionMode):
         if not torch.compiler.is_compiling():
             give_back((args, kwargs), brought)
         return result
+
+    def with_weights(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return arguments with copies of what is away, on the device of the others.
+
+        Beside tensors of a device that is all that is on the host, as buffers may be.
+        """
+        read = list(read_by(args, kwargs))
+        if not any(tensor.device == _CPU for tensor in read):
+            return args, kwargs
+        there = [tensor.device for tensor in read if tensor.device in self.devices]
+        together = there and func is not torch.Tensor.to
+        device = there[0] if there else self.away
+
+        def brought(tensor: torch.Tensor) -> torch.Tensor:
+            is_weight = isinstance(tensor, torch.nn.Parameter)
+            comes = tensor.device == _CPU and (is_weight or (together and tensor.dim() > 0))
+            return sent(tensor, device) if comes else tensor
+
+        found: tuple[Any, dict[str, Any]] = map_tensors(brought, (args, kwargs))
+        return found
 
     def is_apart(self, args: Any, kwargs: Any) -> bool:
         """Tell whether tensors are on several devices of the plan."""
@@ -207,5 +244,11 @@ def read_by(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tenso
             yield from read_by(value, {})
 
 
-for _function in (Together.__torch_function__, Together.is_apart, Together.device_for, give_back):
+for _function in (
+    Together.__torch_function__,
+    Together.is_apart,
+    Together.device_for,
+    Together.with_weights,
+    give_back,
+):
     skip_code(_function.__code__)  # a graph has it inside, or none has it

@@ -83,6 +83,10 @@ struct Instruction {
   std::vector<Out> outs;
   int source = -1;       // slot of a send
   std::size_t send = 0;  // which event
+  bool fetch = false;    // a send from a store
+  bool put_away = false;  // a send to a store, whose end its device waits for
+  bool at_home = false;   // a wait of who has sent
+  std::optional<std::size_t> put;  // the event behind which a fetch begins
   std::size_t route = 0;
   std::vector<int> free;  // behind it
 };
@@ -206,13 +210,16 @@ class Executor {
     for (const int slot : reads) made.args.push_back({Argument::Kind::kPart, {{slot, {}}}});
   }
 
-  void send(int slot, int out, int source, int target, int lane) {
+  void send(int slot, int out, int source, int target, int lane, const std::string& kind) {
     const bool alias = device(source) == device(target);
     Instruction& made = add(alias ? Instruction::Kind::kAlias : Instruction::Kind::kSend, source,
                             "", {{0, -1, out}});
     made.source = slot;
     made.target = target;
     if (alias) return;
+    made.fetch = kind == "fetch";
+    made.put_away = kind == "put";
+    if (made.fetch) made.put = by_slot_[static_cast<std::size_t>(slot)];
     made.send = sends_++;
     by_slot_[static_cast<std::size_t>(out)] = made.send;
     const auto [found, fresh] =
@@ -221,9 +228,11 @@ class Executor {
     if (fresh) routes_.push_back(route_between(device(source), device(target), lane));
   }
 
-  void wait(int slot, int device) {
+  // `at_home`: who has sent it waits.
+  void wait(int slot, int device, bool at_home) {
     const auto sent = by_slot_[static_cast<std::size_t>(slot)];
     Instruction& made = add(Instruction::Kind::kWait, device, "", {});
+    made.at_home = at_home;
     made.send = sent.value_or(sends_);  // of an alias there is nothing to wait for
     if (!sent) made.kind = Instruction::Kind::kAlias;
   }
@@ -250,7 +259,12 @@ class Executor {
     TORCH_CHECK(PyList_SetSlice(inputs.ptr(), 0, PyList_GET_SIZE(inputs.ptr()), nullptr) == 0);
     {
       const py::gil_scoped_release unlocked;
-      execute(*frame);
+      try {
+        execute(*frame);
+      } catch (...) {  // what is fetched has memory that is not told of it
+        for (const Route& route : routes_) route.receive.synchronize();
+        throw;
+      }
     }
     py::list results;
     for (const auto& [slot, constant] : outputs_)
@@ -386,6 +400,7 @@ class Executor {
         copy_over(one, frame);
         return;
       case Instruction::Kind::kWait:
+        if (one.at_home) ++frame.asked[static_cast<std::size_t>(one.device)];
         if (const auto& stream = frame.computing[static_cast<std::size_t>(one.device)])
           frame.arrived[one.send].block(*stream);
         else
@@ -476,18 +491,13 @@ class Executor {
       return;
     }
     const at::Tensor& tensor = value.toTensor();
-    if (!is_host(from)) {
-      if (frame.noted[source] != frame.asked[source]) {
-        frame.ready[source].record(*frame.computing[source]);
-        frame.noted[source] = frame.asked[source];
-      }
-      if (frame.behind[one.route] != frame.noted[source]) {
-        frame.ready[source].block(route.send);
-        frame.behind[one.route] = frame.noted[source];
-      }
-    }
+    if (!is_host(from)) behind(source, one.route, frame);
     at::Tensor copy;
-    if (tensor.layout() == at::kSparse) {  // its parts are read, so that the host waits
+    if (one.fetch) {
+      copy = room_for(tensor, one, frame);
+      const c10::StreamGuard sending(route.send);
+      copy.copy_(tensor, /*non_blocking=*/true);
+    } else if (tensor.layout() == at::kSparse) {  // its parts are read, so that the host waits
       if (!is_host(from)) frame.computing[source]->synchronize();
       copy = tensor.to(to);
       if (!is_host(to)) frame.computing[static_cast<std::size_t>(one.target)]->synchronize();
@@ -498,10 +508,35 @@ class Executor {
       copy = at::empty_like(tensor, options);
       copy.copy_(tensor, /*non_blocking=*/true);
     }
-    if (!is_host(from)) reads(route.send, tensor);
-    if (!is_host(to)) reads(*frame.computing[static_cast<std::size_t>(one.target)], copy);
+    if (!is_host(from) && !one.put_away) reads(route.send, tensor);
+    if (!is_host(to) && !one.fetch) reads(*frame.computing[static_cast<std::size_t>(one.target)], copy);
     frame.arrived[one.send].record(route.receive);
     at(frame, one.outs[0].slot) = std::move(copy);
+  }
+
+  // Has a route wait for all that a device was asked for.
+  void behind(std::size_t device, std::size_t route, Frame& frame) const {
+    if (frame.noted[device] != frame.asked[device]) {
+      frame.ready[device].record(*frame.computing[device]);
+      frame.noted[device] = frame.asked[device];
+    }
+    if (frame.behind[route] != frame.noted[device]) {
+      frame.ready[device].block(routes_[route].send);
+      frame.behind[route] = frame.noted[device];
+    }
+  }
+
+  // Memory for what a device fetches, of the stream that computes there: who had it before is behind
+  // what the route waits for, so it is there when the program says, however far the host has come.
+  at::Tensor room_for(const at::Tensor& tensor, const Instruction& one, Frame& frame) const {
+    const auto target = static_cast<std::size_t>(one.target);
+    const c10::StreamGuard computing(*frame.computing[target]);
+    at::Tensor room =
+        at::empty_like(tensor, tensor.options().device(device(one.target)).pinned_memory(false));
+    ++frame.asked[target];  // the allocator may have filled it
+    behind(target, one.route, frame);
+    if (one.put.has_value()) frame.arrived[*one.put].block(routes_[one.route].send);
+    return room;
   }
 
   // Tells the allocator. A tensor that is conjugated lazily would be copied by its own record_stream.

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Travels: which tensors go from device to device, and behind which call each is asked for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from baechi.torch.program.calls import Call
+from baechi.torch.program.fetching import Fetch, Fetching
+from baechi.torch.program.instructions import HOST, Slot, reads_of, slots_in
+from baechi.torch.program.ordered import Ordered
+
+
+@dataclass(frozen=True)
+class Travel:
+    """A tensor that goes to a device, in the order of the first readers there."""
+
+    rank: int
+    slot: Slot
+    device: int
+    fetch: Fetch | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among what is sent behind one call."""
+        return (0, self.rank) if self.fetch is None else (self.fetch.moment, self.fetch.number)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A tensor that is read on a device; ``at``: by which call of the sequence."""
+
+    slot: Slot
+    device: int
+    at: int
+    fetch: Fetch | None
+    stale: bool  # it was changed before
+
+
+Where = tuple[str, int | None, "Fetch | None"]  # a slot's name, a device, and how it comes there
+
+
+class Travels:
+    """What the calls of a program read on other devices than where it was made.
+
+    Inputs that are ``given`` come to every device that reads them.
+    """
+
+    def __init__(self, ordered: Ordered, given: Collection[str], fetching: Fetching) -> None:
+        self.calls, self.fetching = ordered.calls, fetching
+        self.maker, self.root, self.roots = ordered.maker, ordered.root, ordered.roots
+        self.sequence, self.constants = ordered.sequence, ordered.constants
+        self.constant_names = {slot.name for slot in ordered.constants}
+        self.given = {s.name: list[Slot]() for s in ordered.calls.inputs if s.name in given}
+        self.copies: dict[Where, Slot] = {}  # of what is given
+
+    def by_place(self) -> dict[int, list[Travel]]:
+        """Return what is sent, by the place in the sequence behind which it can be."""
+        wants: dict[Where, dict[Slot, int]] = defaultdict(dict)
+        first_at: dict[Where, int] = {}
+        for rank, read in enumerate(self.readings()):
+            slot, fetch = read.slot, read.fetch
+            if (
+                read.device == slot.device and fetch is None
+            ) or slot.storage in self.constant_names:
+                continue
+            if read.stale:
+                raise ValueError(f"{slot.name}: read on another device behind its change")
+            wants[slot.storage, read.device, fetch].setdefault(slot, rank)
+            first_at.setdefault((slot.storage, read.device, fetch), read.at)
+        for (storage, _, fetch), found in list(wants.items()):
+            if fetch is not None and self.root[storage].device != self.fetching.store:
+                for slot, rank in found.items():
+                    wants[storage, self.fetching.store, None].setdefault(slot, rank)
+        position = {call.node: i for i, call in enumerate(self.sequence)}
+        result: dict[int, list[Travel]] = defaultdict(list)
+        for (storage, device, fetch), found in wants.items():
+            assert device is not None  # a number is everywhere
+            slots = {slot: r for slot, r in found.items() if fetch or not self.came(slot, device)}
+            if not slots:
+                continue
+            chosen = self.chosen(self.root[storage], slots, came=fetch is None)
+            if fetch is not None and self.root[storage].device != self.fetching.store:
+                put = self.chosen(self.root[storage], wants[storage, self.fetching.store, None])
+                chosen = [slot for slot in put if slot == self.root[storage] or slot in slots]
+            first = min(slots.values())
+            for slot in chosen:
+                behind = max((position[node] for node in self.roots(slot)), default=-1)
+                if fetch is not None:
+                    last = first_at[storage, device, fetch] - 1
+                    asked = last if fetch.late else position.get(fetch.behind, -1)
+                    behind = max(behind, min(asked, last))
+                result[behind].append(Travel(slots.get(slot, first), slot, device, fetch))
+        return result
+
+    def came(self, slot: Slot, device: int) -> bool:
+        """Tell whether a slot is, or shows, an input that is given; note the device."""
+        if not self.redoable(slot):
+            return False
+        while (maker := self.maker.get(slot.name)) is not None and maker.view:
+            slot = next(read for read in reads_of(maker.run) if read.device is not None)
+        if slot.name not in self.given:
+            return False
+        if (slot.name, device, None) not in self.copies:
+            name = f"{slot.name}@{place_name(device)}"
+            copy = replace(slot, name=name, device=device, bytes=slot.dense, of=None)
+            self.copies[slot.name, device, None] = copy
+            self.given[slot.name].append(copy)
+        return True
+
+    def readings(self) -> Iterator[_Reading]:
+        """Yield tensors with the device that they are read on."""
+        changed: dict[str, set[str]] = {}  # storages, with what shows them as they are now
+
+        def reading(slot: Slot, device: int, at: int, reader: Hashable) -> _Reading:
+            source = self.packed(slot, device)
+            stale = source.storage in changed and source.name not in changed[source.storage]
+            fetch = self.fetch_of(source, device, reader)
+            return _Reading(self.whole(source) if fetch else source, device, at, fetch, stale)
+
+        for at, call in enumerate(self.sequence):
+            for slot in reads_of(call.run):
+                device = self.read_on(call, slot)
+                if device is not None:
+                    yield reading(slot, device, at, call.node)
+            shown = {slot.name for slot in call.run.outs}
+            changed.update(dict.fromkeys(call.changes, shown))
+        for out, device in zip(self.calls.outputs, self.calls.promised, strict=True):
+            for slot in slots_in(out):
+                if slot.device is not None:
+                    place = slot.device if device is None else device
+                    yield reading(slot, place, len(self.sequence), None)
+
+    def fetch_of(self, slot: Slot, device: int | None, reader: Hashable) -> Fetch | None:
+        """Return how a slot comes from the store, if it does."""
+        if device is None or slot.device is None or slot in self.constants:
+            return None
+        return self.fetching.of(slot.storage, self.root[slot.storage].device, device, reader)
+
+    def whole(self, slot: Slot) -> Slot:
+        """Return the input all of which an input shows, or the slot: one of them is fetched."""
+        root = self.root[slot.storage]
+        if slot.of is None or slot.name in self.maker or root.name in self.maker:
+            return slot
+        return root if _layout(slot) == _layout(root) is not None else slot
+
+    def packed(self, slot: Slot, device: int) -> Slot:
+        """Return what goes to another device for a slot: of what packs a tensor, that tensor."""
+        while device != slot.device:
+            maker = self.maker.get(self.root[slot.storage].name)
+            if maker is None or not maker.packs:
+                break
+            slot = next(iter(reads_of(maker.run)))
+        return slot
+
+    def read_on(self, call: Call, slot: Slot) -> int | None:
+        """Return the device on which a call reads a slot; scalars of the host are read there."""
+        if slot.device is None or call.anywhere:
+            return slot.device
+        if _host_scalar(slot) and any(
+            other.device is not None and not _host_scalar(other) for other in reads_of(call.run)
+        ):
+            return slot.device
+        return call.run.device
+
+    def chosen(self, root: Slot, slots: Mapping[Slot, int], *, came: bool = True) -> list[Slot]:
+        """Of the views of one storage that a device reads, return what goes there."""
+        again = [slot for slot in slots if slot != root and self.redoable(slot, came=came)]
+        fixed = [slot for slot in slots if slot != root and slot not in again]
+        if root in slots or sum(slot.dense for slot in again) > root.dense:
+            return [root, *fixed]
+        return [*again, *fixed]
+
+    def redoable(self, slot: Slot, *, came: bool = True) -> bool:
+        """Tell whether a view can be made again from a copy of its storage, or of what is given.
+
+        That is, unless it ``came``, only the storage.
+        """
+        while slot.of is not None and not (came and slot.name in self.given):
+            maker = self.maker.get(slot.name)
+            if maker is None or not maker.view or maker.run.target in _BY_STORAGE:
+                return False
+            slot = next(read for read in reads_of(maker.run) if read.device is not None)
+        return True
+
+
+_BY_STORAGE = (torch.ops.aten.as_strided.default,)  # views of a storage, whatever shows it
+
+
+def _layout(slot: Slot) -> str | None:
+    like = slot.like
+    if like is None:
+        return None
+    return f"{like.dtype} {like.shape} {like.stride()} {like.storage_offset()}"
+
+
+def _host_scalar(slot: Slot) -> bool:
+    return slot.device == HOST and slot.scalar
+
+
+def place_name(device: int | None) -> str:
+    """Return how the name of a copy on a device ends."""
+    return "host" if device == HOST else str(device)

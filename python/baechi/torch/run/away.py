@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan keeps on its host: tensors by name, each with its fetches, found again in graphs.
+
+Beyond the paper.
+
+A tensor is a weight, by its name, or a result of a call, by its key and place. A fetch of the plan
+is one of a program if all its readers are in it. One that serves forward and backward is the
+forward's, which saves the copy.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from baechi._core import InputError, Plan
+from baechi.torch.capture.keys import is_call, is_move, is_view
+from baechi.torch.program.calls import Calls
+from baechi.torch.program.fetching import Fetch, Fetching, PutEnd
+from baechi.torch.program.instructions import reads_of
+
+Tensor = tuple[str, int]  # a weight's name and 0, or a call's key and the place of its result
+_NOWHERE = object()  # a call that is not in the program
+KEY, TENSOR = "baechi_key", "baechi_tensor"  # in the meta of nodes, which partitions copy
+
+
+@dataclass(frozen=True)
+class PlannedFetch:
+    """A fetch of the plan: by the keys of calls."""
+
+    moment: int
+    number: int
+    behind: str | None  # the last call of its device that has ended when its transfer begins
+    readers: frozenset[str]
+    spans: bool  # it serves forward and backward
+
+
+@dataclass(frozen=True)
+class Away:
+    """What is away in a plan; ``store`` is the device that has it, by its index.
+
+    ``puts`` has when a put has ended, and the last call of its device that has begun until then.
+    """
+
+    store: int | None = None
+    fetches: Mapping[Tensor, tuple[PlannedFetch, ...]] = field(default_factory=dict)
+    puts: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)  # by their makers
+
+    def of(self, tensor: Tensor | None, reader: str | None) -> PlannedFetch | None:
+        """Return the fetch that brings a tensor to a reader."""
+        found = self.fetches.get(tensor, ()) if tensor is not None else ()
+        return next((fetch for fetch in found if reader in fetch.readers), None)
+
+    def fetching(
+        self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str], *, back: bool
+    ) -> Fetching:
+        """Return the fetches of a program.
+
+        Args:
+            calls: Of the program.
+            tensors: What each storage is, by its slot.
+            names: The keys of calls.
+            back: Whether it is a backward, whose forward saves the copies that it keeps.
+
+        """
+        if self.store is None:
+            return Fetching()
+        nodes = {key: node for node, key in names.items()}
+        found: dict[tuple[str, Any], Fetch] = {}
+        kept: set[tuple[str, Any]] = set()
+        for call in calls.calls:
+            for slot in reads_of(call.run):
+                fetch = self.of(tensors.get(slot.storage), names.get(call.node))
+                if fetch is None:
+                    continue
+                if fetch.spans and back:
+                    kept.add((slot.storage, call.node))
+                    continue
+                made = Fetch(fetch.moment, nodes.get(fetch.behind or ""), number=fetch.number)
+                found[slot.storage, call.node] = made
+                if fetch.spans:
+                    found[slot.storage, None] = made
+        puts = {}
+        for storage, (maker, _) in tensors.items():
+            if maker in self.puts:
+                moment, behind = self.puts[maker]
+                puts[storage] = PutEnd(moment, nodes.get(behind or "", _NOWHERE))
+        return Fetching(self.store, found, frozenset(kept), puts)
+
+    def fetching_in_parts(
+        self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str], parts: int
+    ) -> Fetching:
+        """Return the fetches of a step of micro-batches; of several none is planned yet."""
+        if self.store is None or parts > 1:
+            return Fetching(self.store)
+        there = {f"{name}.0": tensor for name, tensor in tensors.items()} | dict(tensors)
+        return self.fetching(calls, there, {(n, 0): key for n, key in names.items()}, back=False)
+
+    def is_put(self, tensor: Tensor | None, readers: Collection[str | None]) -> bool:
+        """Tell whether a tensor is on the store when its forward has ended: all fetch it there."""
+        fetches = [self.of(tensor, reader) for reader in readers]
+        return bool(readers) and all(one is not None and not one.spans for one in fetches)
+
+
+def readers_of(node: fx.Node) -> Iterator[str | None]:
+    """Yield the keys of the calls that read what a node shows; None for who has none."""
+    for user in node.users:
+        if user.op == "call_function" and (is_view(user) or is_move(user)) and not is_call(user):
+            yield from readers_of(user)
+        else:
+            yield user.meta.get(KEY)
+
+
+def tensors_of(calls: Calls, known: Iterable[fx.Node]) -> dict[str, Tensor]:
+    """Return what each storage of a program is: what the graph's nodes say of themselves."""
+    said = {node.name: node.meta[TENSOR] for node in known if TENSOR in node.meta}
+    found = {slot.name: said[slot.name] for slot in calls.inputs if slot.name in said}
+    for call in calls.calls:
+        key = call.node.meta.get(KEY) if isinstance(call.node, fx.Node) else None
+        outs = call.run.out if isinstance(call.run.out, tuple) else (call.run.out,)
+        for part, slot in enumerate(outs):
+            if key is not None and slot is not None and not isinstance(slot, tuple):
+                found[slot.name] = (key, part)
+    return found
+
+
+def away_in(
+    plan: Plan,
+    store: int,
+    calls: Collection[str],
+    back: Collection[str],
+    place_of: Mapping[tuple[str, int], int],
+) -> Away:
+    """Return what is away in a plan.
+
+    Memory is taken when a transfer begins and free when it has ended: programs ask for what stands
+    in the plan at that moment.
+
+    Args:
+        plan: Whose cluster has a host.
+        store: Which device that is.
+        calls: The keys of all calls, which are operators of the plan.
+        back: Those of the backward.
+        place_of: Which result of its call a port is.
+
+    """
+    said = json.loads(plan.to_json()).get("residency")
+    if said is None:
+        return Away(store)
+    if plan.micro_batches > 1:
+        raise InputError(
+            "micro_batches: steps of several keep nothing on a host yet: leave it out, or give 1"
+        )
+    clock, names = _Clock(plan, calls), plan.graph.names
+    host = plan.cluster.devices[store].name
+    begin = {t[0]: t[5] for t in plan.transfers if t[1] == host}
+    fetches = [(one, fetch) for one in said["away"] for fetch in one["fetches"]]
+    operators = names[len(names) - len(fetches) :]  # they come last, in the order of the list
+    order = sorted(range(len(fetches)), key=lambda i: begin[operators[i]])
+    found: dict[Tensor, list[PlannedFetch]] = {}
+    for number in order:
+        one, fetch = fetches[number]
+        name, port = one["tensor"] if isinstance(one["tensor"], list) else (one["tensor"], 0)
+        readers = frozenset(fetch["readers"])
+        moment = begin[operators[number]]
+        behind = clock.ended(plan.device_of[fetch["readers"][0]], moment)
+        spans = bool(readers & set(back)) and not readers <= set(back)
+        made = PlannedFetch(moment, number, behind, readers, spans)
+        found.setdefault((name, place_of.get((name, port), 0)), []).append(made)
+    puts = {t[0]: (t[6], clock.begun(t[1], t[6])) for t in plan.transfers if t[2] == host}
+    return Away(store, {tensor: tuple(those) for tensor, those in found.items()}, puts)
+
+
+class _Clock:
+    """Which call of a device ends before a moment, and which begins behind it."""
+
+    def __init__(self, plan: Plan, calls: Collection[str]) -> None:
+        rows = zip(plan.graph.names, plan.starts, plan.ends, strict=True)
+        self.rows: dict[str, list[tuple[int, int, str]]] = {}
+        for key, start, end in rows:
+            if key in calls:
+                self.rows.setdefault(plan.device_of[key], []).append((start, end, key))
+        for rows_of_device in self.rows.values():
+            rows_of_device.sort()
+
+    def ended(self, device: str, moment: int) -> str | None:
+        rows = self.rows.get(device, [])
+        at = bisect.bisect_right(rows, moment, key=lambda row: row[1])
+        return rows[at - 1][2] if at else None
+
+    def begun(self, device: str, moment: int) -> str | None:
+        rows = self.rows.get(device, [])
+        at = bisect.bisect_left(rows, moment, key=lambda row: row[0])
+        return rows[at - 1][2] if at else None

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models whose weights and activations lie in the host's memory while nobody reads them."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import random
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("torch")
+
+import baechi.torch
+import torch
+from baechi.torch.planned_step import PlannedStep
+from baechi.torch.program import parse
+from baechi.torch.run import executor
+from baechi.torch.run.away import Away, PlannedFetch
+from baechi.torch.run.interpreter import Interpreter
+from torch import nn
+
+WIDTH, ROWS = 32, 16
+
+
+class Block(nn.Module):
+    """Weights of several sizes, a buffer, and an activation that is read again in the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.register_buffer("shift", torch.linspace(0, 1, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + self.down(torch.relu(self.up(self.norm(x)))) + self.shift
+
+
+class Blocks(nn.Module):
+    """A chain that returns its loss."""
+
+    def __init__(self, count: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block() for _ in range(count)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(x).square().mean()
+
+
+def made(seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(seed)
+    return Blocks().double(), torch.randn(ROWS, WIDTH, dtype=torch.float64)
+
+
+def trained(model: nn.Module, x: torch.Tensor, steps: int = 3) -> Iterator[float]:
+    """Yield the losses of a training by AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def assert_trains_alike(model: nn.Module, x: torch.Tensor, alone: nn.Module) -> None:
+    """Assert that a placed model has the losses and weights of another one on the CPU."""
+    assert list(trained(model, x)) == pytest.approx(list(trained(alone, x.cpu())), abs=1e-12)
+    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
+
+
+def test_all_that_may_be_away_trains_as_on_one_device(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="160KiB", poison=True, longest_delay="0.2ms")
+    model, x = made()
+    alone = copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x160KiB+1xhost:1GiB", residency="all")
+    assert {*placed.weight_devices.values()} == {"host:0"}
+    assert_trains_alike(model, x, alone)
+    assert not placed.left_out
+    for weight in model.parameters():
+        assert weight.device.type == weight.grad.device.type == "cpu"
+        assert weight.is_pinned()
+
+
+def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="1GiB", asynchronous=False)
+    model, x = made()
+    x = x.to("sim:0")
+    placed = baechi.torch.place(model, x, "1x150KiB+1xhost:1GiB", residency="all")
+    list(trained(model, x, 2))
+    gc.collect()
+    sim.reset_peak_memory_stats(0)
+    before = sim.memory_allocated(0) - x.nbytes
+    list(trained(model, x, 1))
+    assert sim.max_memory_allocated(0) - before == placed.peaks["gpu:0"]
+    assert placed.peaks["gpu:0"] < 1.1 * placed.plan.peaks["gpu:0"]
+    assert " = fetch %" in placed.program
+    assert " = put %" in placed.program
+    for program in placed._backend.frames[0].programs.values():
+        assert str(parse(str(program), program.table)) == str(program)
+
+
+def random_away(planned: PlannedStep, seed: int) -> Away:
+    """Return random fetches of random weights and results, whatever the plan says."""
+    pick = random.Random(seed)
+    graph, keys = planned.plan.graph, list(planned.step.keys.values())
+    readers: dict[tuple[str, int], list[str]] = {}
+    for key in keys:
+        for maker, port in graph[key].inputs:
+            if graph[maker].variable or maker in keys:
+                readers.setdefault((maker, port), []).append(key)
+    found: dict[tuple[str, int], tuple[PlannedFetch, ...]] = {}
+    for (maker, port), those in readers.items():
+        cuts = sorted(pick.sample(range(len(those)), pick.randint(0, len(those))))
+        if not graph[maker].variable:
+            cuts = [cut for cut in cuts if keys.index(those[cut]) > keys.index(maker)]
+        groups = [those[a:b] for a, b in itertools.pairwise([*cuts, len(those)])]
+        fetches = []
+        for group in groups:
+            first = keys.index(group[0])
+            behind = pick.choice([None, *keys[:first]])
+            back = [graph[key].backward for key in group]
+            spans = any(back) and not all(back)
+            moment = pick.randrange(100)
+            fetches.append(PlannedFetch(moment, len(found), behind, frozenset(group), spans))
+        if fetches:
+            place = planned.graph.place_of.get((maker, port), 0)
+            found[maker, place] = tuple(fetches)
+    return Away(1, found, {key: (pick.randrange(100), pick.choice(keys)) for key in keys})
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("runs", ["executor", "interpreter"])
+def test_whatever_is_away_numbers_are_the_same(
+    sim: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int, runs: str
+) -> None:
+    sim.configure(devices=1, memory="4MiB", poison=True, longest_delay="0.2ms", seed=seed)
+    pick = random.Random(seed)
+    model, x = made(seed)
+    stored = [name for name, _ in model.named_parameters() if pick.random() < 0.6]
+    homes = {name: "host:0" if name in stored else "gpu:0" for name, _ in model.named_parameters()}
+    homes |= {n: pick.choice(["host:0", "gpu:0"]) for n, _ in model.named_buffers()}
+    monkeypatch.setattr(PlannedStep, "homes", homes)
+    away = property(lambda planned: random_away(planned, seed))
+    monkeypatch.setattr(PlannedStep, "away", away)
+    if runs == "interpreter":
+        monkeypatch.setattr(executor, "compile", Interpreter)
+    alone = copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x4MiB+1xhost:1GiB", budget="0.1s")
+    assert_trains_alike(model, x, alone)
+    assert not placed.left_out
