@@ -264,6 +264,8 @@ def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches
     if store_of(cluster) is not None:
         options.setdefault("residency", "auto")
         if options["residency"] != "none":
+            if recompute == "all":
+                raise InputError("recompute: with a host no call runs again: leave out one of them")
             return place_graph(graph.graph, cluster, **options)
     if recompute == "all":
         return place_graph(graph.graph, cluster, recompute="all", **options)

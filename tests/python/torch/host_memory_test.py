@@ -43,7 +43,7 @@ class Block(nn.Module):
 class Blocks(nn.Module):
     """A chain that returns its loss."""
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 2) -> None:
         super().__init__()
         self.blocks = nn.Sequential(*(Block() for _ in range(count)))
 
@@ -134,10 +134,10 @@ def random_away(planned: PlannedStep, seed: int) -> Away:
     return Away(1, found, {key: (pick.randrange(100), pick.choice(keys)) for key in keys})
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("runs", ["executor", "interpreter"])
 def test_whatever_is_away_numbers_are_the_same(
-    sim: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int, runs: str
+    sim: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     sim.configure(devices=1, memory="4MiB", poison=True, longest_delay="0.2ms", seed=seed)
     pick = random.Random(seed)
@@ -148,7 +148,7 @@ def test_whatever_is_away_numbers_are_the_same(
     monkeypatch.setattr(PlannedStep, "homes", homes)
     away = property(lambda planned: random_away(planned, seed))
     monkeypatch.setattr(PlannedStep, "away", away)
-    if runs == "interpreter":
+    if seed % 3 == 2:
         monkeypatch.setattr(executor, "compile", Interpreter)
     alone = copy.deepcopy(model)
     placed = baechi.torch.place(model, x, "1x4MiB+1xhost:1GiB", budget="0.1s")
