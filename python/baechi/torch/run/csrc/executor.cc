@@ -81,11 +81,11 @@ struct Instruction {
   std::vector<Argument> args;
   py::object function;
   std::vector<Out> outs;
-  int source = -1;       // slot of a send
-  std::size_t send = 0;  // which event
-  bool fetch = false;    // a send from a store
-  bool put_away = false;  // a send to a store, whose end its device waits for
-  bool at_home = false;   // a wait of who has sent
+  int source = -1;                 // slot of a send
+  std::size_t send = 0;            // which event
+  bool fetch = false;              // a send from a store
+  bool put_away = false;           // a send to a store, whose end its device waits for
+  bool at_home = false;            // a wait of who has sent
   std::optional<std::size_t> put;  // the event behind which a fetch begins
   std::size_t route = 0;
   std::vector<int> free;  // behind it
@@ -509,7 +509,8 @@ class Executor {
       copy.copy_(tensor, /*non_blocking=*/true);
     }
     if (!is_host(from) && !one.put_away) reads(route.send, tensor);
-    if (!is_host(to) && !one.fetch) reads(*frame.computing[static_cast<std::size_t>(one.target)], copy);
+    if (!is_host(to) && !one.fetch)
+      reads(*frame.computing[static_cast<std::size_t>(one.target)], copy);
     frame.arrived[one.send].record(route.receive);
     at(frame, one.outs[0].slot) = std::move(copy);
   }
