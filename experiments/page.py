@@ -118,6 +118,7 @@ class Table:
     notes: str = ""
     below: str = ""  # what is to be said about single rows
     made: dict[str, str] | None = None  # when and where, if not as the page says of itself
+    raw_only: bool = False  # its rows are in the raw values only, however few they are
 
     def markdown(self, raw: str = "") -> str:
         """The table and what is to be said about it; a long one is in the file of raw values."""
@@ -126,7 +127,7 @@ class Table:
             lines += [f"*The figures of this table are older: {in_words(self.made)}.*", ""]
         if self.notes:
             lines += [self.notes, ""]
-        if raw and len(self.rows) > LONGEST:
+        if raw and (self.raw_only or len(self.rows) > LONGEST):
             lines.append(f"The {len(self.rows)} rows are in [{raw}]({raw}).")
         else:
             lines.append("| " + " | ".join(column.title for column in self.columns) + " |")

@@ -18,8 +18,8 @@ SHARED = 3  # commands that take an option before it is described apart
 
 HEAD = """# The command
 
-`baechi SUBCOMMAND --help` prints the same; `./do stub` writes this page from it. Results go to
-standard output, words to standard error.
+`baechi SUBCOMMAND --help` prints the same, with examples; `./do stub` writes this page from it.
+Results go to standard output, words to standard error.
 
 | exit code | meaning |
 | --- | --- |
@@ -66,7 +66,6 @@ class Command:
     name: str
     purpose: str
     options: list[Option] = field(default_factory=list)
-    examples: list[str] = field(default_factory=list)
 
 
 def escaped(words: str) -> str:
@@ -107,7 +106,6 @@ def command_of(name: str) -> Command:
     for title in ("Positionals", "Options"):
         found.options += options_in(sections.get(title, []))
     found.options = [o for o in found.options if o.long != "--help"]
-    found.examples = [line.strip() for line in sections.get("Examples", []) if line.strip()]
     return found
 
 
@@ -125,8 +123,6 @@ def text() -> str:
         body += ["\n".join(own)] if own else []
         also = "Also, as [several commands](#options-of-several-commands)"
         body += [f"{also}: {', '.join(others)}."] if others else []
-        if command.examples:
-            body.append("\n".join(["```sh", *command.examples, "```"]))
         parts.append("\n\n".join(body))
     parts.append("## Options of several commands\n\n" + "\n".join(o.markdown() for o in shared))
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
