@@ -23,6 +23,8 @@ from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
 from torch import nn
 
+import baechi
+
 WIDTH, ROWS = 32, 16
 
 
@@ -154,3 +156,72 @@ def test_whatever_is_away_numbers_are_the_same(
     placed = baechi.torch.place(model, x, "1x4MiB+1xhost:1GiB", budget="0.1s")
     assert_trains_alike(model, x, alone)
     assert not placed.left_out
+
+
+class LoRA(nn.Module):
+    """A frozen weight and a small one that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(requires_grad=False)
+        self.down, self.up = nn.Linear(WIDTH, 2, bias=False), nn.Linear(2, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(x).tanh() + self.up(self.down(x))
+
+
+def test_frozen_weights_are_never_put_back_and_memory_need_not_be_pinned(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="1MiB", poison=True, pinned="16KiB")
+    torch.manual_seed(0)
+    model = nn.Sequential(LoRA(), LoRA(), LoRA()).double()
+    alone, x = copy.deepcopy(model), torch.randn(ROWS, WIDTH, dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"^weights on the host are not all in pinned memory: "):
+        placed = baechi.torch.place(
+            model, x, "1x64KiB+1xhost:1GiB", residency="all", loss=mean_square, micro_batches=1
+        )
+    with pytest.warns(UserWarning, match="the system pins no more"):
+        first = placed.step(x)
+    assert first.item() == pytest.approx(mean_square(alone(x)).item())
+    mean_square(alone(x)).backward()
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert one.requires_grad or one.grad is None
+        torch.testing.assert_close(one.grad, other.grad)
+    assert not placed.left_out
+    puts = [line for line in placed.program.splitlines() if " = put " in line]
+    assert sum(f" {2 * WIDTH * 8} = put" in line for line in puts) == 6  # gradients
+    assert not any(f" {WIDTH * WIDTH * 8} = put" in line for line in puts)
+
+
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "more", "says"),
+    [
+        ("1x1MiB", {"residency": "auto"}, "the cluster has no memory to keep anything: add a host"),
+        ("1xhost:1GiB+1x1MiB", {}, "name host:0 behind all other devices"),
+        (
+            "1x1MiB+1xhost:1GiB",
+            {"micro_batches": 4},
+            "micro_batches: steps of several keep nothing",
+        ),
+        ("1x1MiB+1xhost:1GiB", {"recompute": "all"}, "with a host no call runs again"),
+        ("1x1MiB+1xhost:1GiB", {"devices": ["cpu"]}, "name 1 accelerators"),
+    ],
+)
+def test_what_a_host_cannot_do_is_said(
+    sim: ModuleType, cluster: str, more: dict[str, Any], says: str
+) -> None:
+    sim.configure(devices=1)
+    model, x = made()
+    with pytest.raises(baechi.InputError, match=says) as refused:
+        baechi.torch.place(model, x, cluster, **more)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_host_that_is_too_small_is_said(sim: ModuleType) -> None:
+    sim.configure(devices=1)
+    model, x = made()
+    with pytest.raises(baechi.DoesNotFit):
+        baechi.torch.place(model, x, "1x150KiB+1xhost:100KiB", budget="0.1s")

@@ -139,7 +139,7 @@ class _Running:
                 copy = value.to(target, non_blocking=True)
                 copy.record_stream(reading)
             else:
-                copy = torch.empty_like(value, device="cpu", pin_memory=True)
+                copy = _room_on_host(value)
                 copy.copy_(value, non_blocking=True)
         self.values[send.out.name] = copy
         self.events[send.out.name] = receiving.record_event()
@@ -198,6 +198,13 @@ def located(
         return type(error)(f"baechi: {place}: {error}")
     except Exception:  # its type wants other arguments
         return RuntimeError(f"baechi: {place}: {type(error).__name__}: {error}")
+
+
+def _room_on_host(value: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.empty_like(value, device="cpu", pin_memory=True)
+    except RuntimeError:  # the system pins no more
+        return torch.empty_like(value, device="cpu")
 
 
 def _current(device: torch.device) -> torch.Stream:

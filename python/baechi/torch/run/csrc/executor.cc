@@ -504,8 +504,8 @@ class Executor {
     } else {
       const c10::StreamGuard sending(route.send);
       const c10::StreamGuard receiving(route.receive);
-      const auto options = tensor.options().device(to).pinned_memory(is_host(to));
-      copy = at::empty_like(tensor, options);
+      copy =
+          is_host(to) ? room_on_host(tensor) : at::empty_like(tensor, tensor.options().device(to));
       copy.copy_(tensor, /*non_blocking=*/true);
     }
     if (!is_host(from) && !one.put_away) reads(route.send, tensor);
@@ -524,6 +524,18 @@ class Executor {
     if (frame.behind[route] != frame.noted[device]) {
       frame.ready[device].block(routes_[route].send);
       frame.behind[route] = frame.noted[device];
+    }
+  }
+
+  static at::Tensor room_on_host(const at::Tensor& tensor) {
+    const auto options = tensor.options().device(at::kCPU);
+    try {
+      return at::empty_like(tensor, options.pinned_memory(true));
+    } catch (const c10::Error&) {
+      TORCH_WARN_ONCE(
+          "baechi: the system pins no more of the host's memory: what is put there is copied while "
+          "nothing else is asked for, at about half the rate");
+      return at::empty_like(tensor, options.pinned_memory(false));
     }
   }
 
