@@ -9,6 +9,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
