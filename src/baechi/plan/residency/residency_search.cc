@@ -195,7 +195,8 @@ class Search {
     const StepSummary& summary = simulator.run(found.placed);
     measure(found, summary.makespan, summary.peaks);
     found.store_needs = summary.peaks[start.store];
-    for (const OpId op : graph.ops()) start.slots[op] = simulator.slots()[op];
+    const IdVector<OpId, OpSlot>& slots = simulator.slots();  // written anew by every call
+    for (const OpId op : graph.ops()) start.slots[op] = slots[op];
     return found;
   }
 
