@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,6 @@ from baechi.torch.program.fetching import Fetch, Fetching, PutEnd
 from baechi.torch.program.instructions import reads_of
 
 Tensor = tuple[str, int]  # a weight's name and 0, or a call's key and the place of its result
-_NOWHERE = object()  # a call that is not in the program
 KEY, TENSOR = "baechi_key", "baechi_tensor"  # in the meta of nodes, which partitions copy
 
 
@@ -44,12 +43,15 @@ class PlannedFetch:
 class Away:
     """What is away in a plan; ``store`` is the device that has it, by its index.
 
-    ``puts`` has when a put has ended, and the last call of its device that has begun until then.
+    ``puts`` has when a put has ended, and the last call of its device that has begun until then;
+    ``orders`` the calls of each device. Behind a call that is in no program is behind the last one
+    before it that is.
     """
 
     store: int | None = None
     fetches: Mapping[Tensor, tuple[PlannedFetch, ...]] = field(default_factory=dict)
     puts: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)  # by their makers
+    orders: Collection[Sequence[str]] = ()
 
     def of(self, tensor: Tensor | None, reader: str | None) -> PlannedFetch | None:
         """Return the fetch that brings a tensor to a reader."""
@@ -70,7 +72,7 @@ class Away:
         """
         if self.store is None:
             return Fetching()
-        nodes = {key: node for node, key in names.items()}
+        nodes = self.last_calls({key: node for node, key in names.items()})
         found: dict[tuple[str, Any], Fetch] = {}
         kept: set[tuple[str, Any]] = set()
         for call in calls.calls:
@@ -89,8 +91,17 @@ class Away:
         for storage, (maker, _) in tensors.items():
             if maker in self.puts:
                 moment, behind = self.puts[maker]
-                puts[storage] = PutEnd(moment, nodes.get(behind or "", _NOWHERE))
+                puts[storage] = PutEnd(moment, nodes.get(behind or ""))
         return Fetching(self.store, found, frozenset(kept), puts)
+
+    def last_calls(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return of every call the last one of a program that its device has run with it."""
+        found = dict(nodes)
+        for order in self.orders:
+            last = None
+            for key in order:
+                last = found[key] = nodes.get(key, last)
+        return found
 
     def fetching_in_parts(
         self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str], parts: int
@@ -173,7 +184,9 @@ def away_in(
         made = PlannedFetch(moment, number, behind, readers, spans)
         found.setdefault((name, place_of.get((name, port), 0)), []).append(made)
     puts = {t[0]: (t[6], clock.begun(t[1], t[6])) for t in plan.transfers if t[2] == host}
-    return Away(store, {tensor: tuple(those) for tensor, those in found.items()}, puts)
+    by_tensor = {tensor: tuple(those) for tensor, those in found.items()}
+    orders = [[key for _, _, key in rows] for rows in clock.rows.values()]
+    return Away(store, by_tensor, puts, orders)
 
 
 class _Clock:
