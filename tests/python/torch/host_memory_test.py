@@ -226,3 +226,9 @@ def test_a_host_that_is_too_small_is_said(sim: ModuleType) -> None:
     model, x = made()
     with pytest.raises(baechi.DoesNotFit):
         baechi.torch.place(model, x, "1x150KiB+1xhost:100KiB", budget="0.1s")
+
+
+def test_behind_a_call_that_a_program_lacks_is_behind_the_one_before() -> None:
+    away = Away(1, orders=[["a", "b", "c", "d"], ["x", "y"]])
+    found = {"a": None, "b": 1, "c": 1, "d": 2, "x": None, "y": 3}
+    assert away.last_calls({"b": 1, "d": 2, "y": 3}) == found

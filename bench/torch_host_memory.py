@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls on a simulated device with a host's memory behind it: the plan and the virtual clock.
+
+python bench/torch_host_memory.py prints a table; measured costs, one device of 4 or 6 MiB.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import baechi.torch
+import baechi.torch.sim as sim
+import torch
+from torch_steps import CLOCK, SAMPLES, TOKENS, built
+
+import baechi
+
+
+def row(name: str, memory: str, residency: str) -> str:
+    """Return a line of the table: the third of three calls with their backward."""
+    link = sim.Link("5us", "10GB/s")
+    queues = {"communication": "duplex", "asynchronous": False}
+    with sim.configured(devices=1, memory="1GiB", link=link, **queues, **CLOCK):
+        model = built(name)
+        model.config.use_cache = False
+        tokens = torch.randint(1, 64, (SAMPLES, TOKENS))
+        batch = {"input_ids": tokens, "labels": tokens}
+        cluster = baechi.Cluster(f"1x{memory}+1xhost:4GiB", link="5us,10GB/s")
+        placed = baechi.torch.place(
+            model, batch, cluster, costs="measure", devices=["sim:0"], residency=residency
+        )
+        for _ in range(3):
+            model.zero_grad()
+            gc.collect()
+            torch.accelerator.synchronize()
+            sim.reset_virtual_clock()
+            sim.reset_peak_memory_stats(0)
+            model(**batch).loss.backward()
+            torch.accelerator.synchronize()
+        measured, planned = sim.virtual_time(), placed.plan.makespan_ns / 1e9
+        peak = sim.max_memory_allocated(0) / placed.plan.peaks["gpu:0"]
+        placed.restore()
+    gc.collect()
+    return (
+        f"| {name} | {memory} | {residency} | {1e3 * planned:.1f} | {1e3 * measured:.1f} | "
+        f"{measured / planned:.3f} | {peak:.3f} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print("| model | memory | away | planned, ms | measured, ms | ratio | peak over the plan's |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    for name in ("llama", "gpt2"):
+        print(row(name, "4MiB", "all"), flush=True)
+        print(row(name, "6MiB", "auto"), flush=True)
+
+
+if __name__ == "__main__":
+    main()
