@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "scaling": Experiment("placement time against operators and devices", 3),
     "pipelines": Experiment("steps of micro-batches beside the schedules that have names", 10),
     "recompute": Experiment("step over memory with operators that run a second time", 10),
+    "host_memory": Experiment("step over memory where a host keeps tensors", 1),
     "peers": Experiment(
         "side by side with Hugging Face accelerate, SAGA and equal layers", 1, ("torch", "peers")
     ),

@@ -15,6 +15,7 @@ import baechi
 from experiments import __main__ as command
 from experiments import (
     catalogue,
+    host_memory,
     insufficient_memory,
     paper,
     paper_steps,
@@ -612,3 +613,30 @@ def test_plans_with_some_second_runs_are_not_longer_than_with_all() -> None:
     """A large graph: one method divides it poorly with the memory that there is, another well."""
     some, every = planned_on_two("GNMT, batch 128", 0.4, "auto", "all")
     assert some.makespan_ns <= every.makespan_ns
+
+
+# w1 and w0 are weights of two layers, and w1's update and state go with it.
+def test_swapped_blocks_are_fetched_one_layer_ahead() -> None:
+    def op(name: str, *inputs: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "inputs": list(inputs), "outputs": [1], "time": {"gpu": 1}, **more}
+
+    operators = [
+        op("layers/0/w", variable=True),
+        op("layers/1/w", variable=True),
+        op("layers/0/f", "layers/0/w"),
+        op("layers/1/f", "layers/0/f", "layers/1/w"),
+        op("gradients/layers/1/f", "layers/1/f", "layers/1/w"),
+        op("gradients/layers/0/f", "gradients/layers/1/f", "layers/0/w"),
+        op(
+            "optimizer/layers/1/w", "gradients/layers/1/f", "layers/1/w", kind="SgdStep", per="step"
+        ),
+    ]
+    step, where = host_memory.swapped({"name": "two", "operators": operators}, 1)
+    made = {o["name"]: o for o in step["operators"]}
+    assert made["layers/1/f"]["inputs"] == ["layers/0/f", "layers/1/w>forward"]
+    assert made["layers/1/w>forward"]["after"] == ["layers/0/f"]  # as the layer before it starts
+    assert made["layers/1/w>backward"]["after"] == []  # nothing is behind the last layer
+    assert {name for name, device in where.items() if device == "host:0"} == {
+        "layers/1/w", "layers/1/w>forward", "layers/1/w>backward", "optimizer/layers/1/w"
+    }  # fmt: skip
+    assert made["gradients/layers/0/f"]["inputs"] == ["gradients/layers/1/f", "layers/0/w"]

@@ -184,16 +184,25 @@ class Choice {
     }
   }
 
-  // Whole variables stay on their device where there is room, spread over the step: in the order of
-  // the fractional parts of the golden ratio's multiples.
+  // Whole variables stay on their device where there is room, spread over the step, in the order of
+  // the fractional parts of the golden ratio's multiples; or those first that are needed last.
   void keep_units(double part) {
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < units_.size(); ++i) {
       const double at = static_cast<double>(i) * 0.6180339887498949;
-      order.emplace_back(at - static_cast<double>(static_cast<std::int64_t>(at)), i);
+      const double spread = at - static_cast<double>(static_cast<std::int64_t>(at));
+      order.emplace_back(prefer_.late ? -needed_until(units_[i]) : spread, i);
     }
     std::ranges::sort(order);
     for (const auto& [unused, i] : order) keep_unit(units_[i], part);
+  }
+
+  double needed_until(const StoredUnit& unit) const {
+    Time last;
+    for (const OpId op : unit.members)
+      for (const Edge& edge : graph_.in_edges(op))
+        if (!graph_[edge.from].variable) last = std::max(last, start_.slots[edge.from].end);
+    return static_cast<double>(last.count());
   }
 
   void keep_unit(const StoredUnit& unit, double part) {

@@ -25,6 +25,9 @@ struct ResidencyPrefer {
       0;  // by how many operators a fetch is asked for before there is room, as it may wait for its link
   double units = 0.0;  // the part of a device's memory that whole variables may take first
   double keep = 1.0;   // the part of a device's memory that may keep what could be away
+  // Of whole variables those stay first whose gradients come last, so that the host can begin early; else they
+  // are spread over the step.
+  bool late = false;
   IdVector<DeviceId, Bytes> memory;  // what devices may hold, by the account of the choice
 };
 

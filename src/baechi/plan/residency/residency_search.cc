@@ -23,6 +23,7 @@ constexpr std::array<double, 5> kUnitParts{0.0, 0.2, 0.4, 0.6, 0.8};
 constexpr std::size_t kLead = 6;  // and of the best choice these:
 constexpr std::array<std::size_t, 3> kOtherLeads{0, 12, 24};
 constexpr std::array<double, 2> kAccounts{0.7, 0.5};  // parts of the memory that are planned with
+constexpr std::array<double, 3> kLateUnits{0.0, 0.4, 0.8};
 constexpr int kHalvings = 2;
 constexpr int kRounds = 5;  // of replays that correct the account of one choice
 // Of a start beside others.
@@ -95,6 +96,8 @@ class Search {
     for (const double account : kAccounts)
       for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 3 : 1)
         try_parts(start, 0, kKeepParts[k], kLead, account);
+    for (const double units : kLateUnits)
+      for (const double keep : {0.9, 1.0}) try_parts(start, units, keep, kLead, 1.0, true);
     const auto [units, keep] = best_parts_;
     for (const std::size_t lead : kOtherLeads) try_parts(start, units, keep, lead);
   }
@@ -114,8 +117,8 @@ class Search {
 
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
   bool try_parts(const ResidencyStart& given, double units, double keep, std::size_t lead,
-                 double account = 1.0) {
-    ResidencyPrefer prefer{lead, units, keep,
+                 double account = 1.0, bool late = false) {
+    ResidencyPrefer prefer{lead, units, keep, late,
                            IdVector<DeviceId, Bytes>(costs_.cluster().num_devices())};
     for (const DeviceId device : costs_.cluster().devices())
       prefer.memory[device] = Bytes(static_cast<std::int64_t>(

@@ -115,27 +115,33 @@ class Planning {
     return residency_bounds({step, CostModel(step.graph, cluster_)});
   }
 
-  // Second runs of all choices share a few tries; the best choice gets the rest.
+  // All tries without second runs, so that those make nothing longer; a few with each choice of them, and all
+  // with the best of these.
   std::optional<Variant> best(Recompute recompute, ResidencyEffort asked) {
     sequences_ = sequences_of_one(costs_, micro_batches_, request_);
-    std::optional<Variant> best;
     const std::vector<IdVector<OpId, bool>> choices = choices_of(recompute);
-    const bool share = choices.size() > 1 && asked == ResidencyEffort::kMany;
-    const ResidencyEffort effort = share ? ResidencyEffort::kFew : asked;
-    for (const IdVector<OpId, bool>& chosen : choices) {
-      Variant variant = variant_of(chosen);
-      variant.found = find_residency(variant.problem(), variant.starts, effort, cancel());
-      if (!variant.found.has_value()) continue;
-      if (!best.has_value() || variant.found->better_than(*best->found)) best = std::move(variant);
+    std::optional<Variant> best = found_for(choices.front(), asked), again;
+    if (choices.size() == 1) return best;
+    for (std::size_t i = 1; i < choices.size(); ++i) {
+      std::optional<Variant> variant = found_for(choices[i], ResidencyEffort::kFew);
+      if (variant.has_value() && (!again.has_value() || variant->found->better_than(*again->found)))
+        again = std::move(variant);
     }
-    if (best.has_value() && share) {
-      auto found = find_residency(best->problem(), best->starts, ResidencyEffort::kMany, cancel());
-      if (found.has_value() && found->better_than(*best->found)) best->found = std::move(found);
-    }
-    return best;
+    if (!again.has_value()) return best;
+    auto found = find_residency(again->problem(), again->starts, asked, cancel());
+    if (found.has_value() && found->better_than(*again->found)) again->found = std::move(found);
+    return best.has_value() && !again->found->better_than(*best->found) ? std::move(best)
+                                                                        : std::move(again);
   }
 
  private:
+  std::optional<Variant> found_for(const IdVector<OpId, bool>& chosen, ResidencyEffort effort) {
+    Variant variant = variant_of(chosen);
+    variant.found = find_residency(variant.problem(), variant.starts, effort, cancel());
+    if (!variant.found.has_value()) return std::nullopt;
+    return variant;
+  }
+
   const CancelFlag* cancel() const { return request_.place.cancel; }
 
   std::vector<IdVector<OpId, bool>> choices_of(Recompute recompute) const {
@@ -241,6 +247,9 @@ Cluster with_host(const Cluster& cluster) {
 void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
                   const PlanRequest& asked, Unplaceable& answer) {
   if (graph.num_ops() * micro_batches > kMostToTell || asked.residency != AwayChoice::kNone) return;
+  const bool waits = std::ranges::any_of(
+      graph.ops(), [&](OpId op) { return graph[op].variable || graph[op].backward; });
+  if (!waits) return;  // nothing that a host could keep for long
   PlanRequest request = asked;
   request.budget *= kToTell;
   request.recompute = Recompute::kNone;

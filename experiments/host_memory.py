@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps over memory where a host keeps tensors, beside the rules of tools that swap blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from experiments.page import Column, Page, Table, milliseconds, percent
+from experiments.progress import each
+
+GIB = 2**30
+MODELS = {
+    "Llama 8B, batch 1": ("llama --batch 1 --length 2048", (6, 12, 24, 40, 80)),
+    "U-Net, batch 4": ("unet --batch 4", (2, 3, 4, 6, 8)),
+    "two-tower, batch 4096": ("two-tower --batch 4096", (2, 4, 8)),
+}
+FOUR = "2xgpu:{large}GiB+2xgpu:{small}GiB@0.5+1xhost:512GiB"
+UNEQUAL = {"Llama 8B, batch 1": ((16, 12),), "U-Net, batch 4": ((2, 1),)}
+COMMAND = os.environ.get("BAECHI_COMMAND") or shutil.which("baechi") or "baechi"
+
+
+def command(*arguments: object) -> dict[str, Any]:
+    """What the command answers with --json; what does not fit has no makespan."""
+    words = [COMMAND, *map(str, arguments), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def step(graph: Path, cluster: str, *options: str) -> dict[str, Any]:
+    """One plan, with a tenth of the usual budget."""
+    return command("place", graph, "--cluster", cluster, "--budget", "100ms", *options)
+
+
+def block_of(name: str) -> int | None:
+    """The layer that an operator is of, by its name."""
+    parts = name.split("/")
+    at = parts.index("layers") if "layers" in parts else None
+    digits = parts[at + 1].split("_")[0] if at is not None else ""
+    return int(digits) if digits.isdigit() else None
+
+
+def last_blocks(name: str, first: int) -> bool:
+    """Whether it is of that layer, or of one behind it."""
+    block = block_of(name)
+    return block is not None and block >= first
+
+
+def swapped(graph: dict[str, Any], blocks: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The step in which the last `blocks` layers keep weights, state and updates on the host.
+
+    Each is fetched when the layer before it (backward: behind it) starts, for its forward and again
+    for its backward pass: one layer ahead. Made without the planner. Also says where all is.
+    """
+    operators = graph["operators"]
+    layers = 1 + max((block_of(o["name"]) or 0 for o in operators), default=0)
+    away = {o["name"] for o in operators if last_blocks(o["name"], layers - blocks)}
+    on_host = {
+        o["name"]
+        for o in operators
+        if o["name"] in away and (o.get("variable") or o.get("kind", "").endswith("Step"))
+    }
+    first: dict[tuple[bool, int], str] = {}
+    for o in operators:
+        block = block_of(o["name"])
+        if block is not None and not o.get("variable") and o.get("per") != "step":
+            first.setdefault((o["name"].startswith("gradients/"), block), o["name"])
+    made: list[dict[str, Any]] = []
+    where: dict[str, str] = {}
+    outputs = {o["name"]: o.get("outputs", []) for o in operators}
+    fetched: set[str] = set()
+    for o in operators:
+        back = o["name"].startswith("gradients/")
+        entry = dict(o)
+        if o["name"] in on_host:
+            entry.pop("colocate", None)
+        elif o.get("per") != "step":
+            entry["inputs"] = []
+            for name in o.get("inputs", []):
+                if isinstance(name, list) or name not in on_host:
+                    entry["inputs"].append(name)
+                    continue
+                fetch = f"{name}>{'backward' if back else 'forward'}"
+                entry["inputs"].append(fetch)
+                if fetch in fetched:
+                    continue
+                fetched.add(fetch)
+                where[fetch] = "host:0"
+                ahead = first.get((back, (block_of(name) or 0) + (1 if back else -1)))
+                made.append(
+                    {"name": fetch, "kind": "Fetch", "time": {"host": 0}, "inputs": [name],
+                     "outputs": outputs[name], "after": [ahead] if ahead else []}
+                )  # fmt: skip
+        where[o["name"]] = "host:0" if o["name"] in on_host else "gpu:0"
+        made.append(entry)
+    return {**graph, "operators": made}, where
+
+
+def block_swap(path: Path, cluster: str, folder: Path) -> int | None:
+    """The step with the fewest swapped layers that fit."""
+    graph = json.loads(path.read_text())
+    layers = 1 + max((block_of(o["name"]) or 0 for o in graph["operators"]), default=0)
+    if layers == 1:
+        return None
+    low, high, best = 0, layers, None
+    while low <= high:
+        blocks = (low + high) // 2
+        step_graph, where = swapped(graph, blocks)
+        (folder / "swapped.json").write_text(json.dumps(step_graph))
+        expert = {"format": "baechi-placement", "version": 1, "device_of": where}
+        (folder / "where.json").write_text(json.dumps(expert))
+        options = ("--method", "expert", "--expert", str(folder / "where.json"))
+        more = ("--order", "program", "--no-suggest")
+        found = step(folder / "swapped.json", cluster, *options, *more).get("makespan")
+        if found is None:
+            low = blocks + 1
+        else:
+            best, high = found, blocks - 1
+    return best
+
+
+def point(name: str, path: Path, cluster: str, memory: str, folder: Path) -> dict[str, Any]:
+    """All ways on one cluster."""
+    ways = {
+        "auto": ("--residency", "auto"),
+        "both": ("--residency", "auto", "--recompute", "auto"),
+        "all": ("--residency", "all"),
+        "recompute": ("--recompute", "all", "--no-suggest"),
+    }
+    found = {way: step(path, cluster, *options) for way, options in ways.items()}
+    row: dict[str, Any] = {"model": name, "memory": memory}
+    row |= {way: plan.get("makespan") for way, plan in found.items()}
+    row["swap"] = block_swap(path, cluster, folder) if "+2x" not in cluster else None
+    bounds = found["both"].get("bounds") or found["auto"].get("bounds") or []
+    row["bound"], row["by"] = (bounds[0]["value"], bounds[0]["name"]) if bounds else (None, None)
+    best = min((row[way] for way in ("auto", "both") if row[way]), default=None)
+    row["above"] = best / row["bound"] - 1 if best and row["bound"] else None
+    return row
+
+
+def points() -> list[dict[str, Any]]:
+    """All rows."""
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name, (model, budgets) in each(list(MODELS.items()), str, of="models"):
+            path = folder / "graph.json"
+            costs = ("--precision", "bf16", "--device", "gpu=rtx4090,host=cpu", "-o", str(path))
+            words = ["generate", *model.split(), "--training", "--variables", *costs]
+            subprocess.run([COMMAND, *words], check=True, capture_output=True)
+            clusters = {f"{size}": f"1xgpu:{size}GiB+1xhost:512GiB" for size in budgets}
+            for large, small in UNEQUAL.get(name, ()):
+                clusters[f"2 x {large}, 2 x {small}"] = FOUR.format(large=large, small=small)
+            rows += [point(name, path, line, memory, folder) for memory, line in clusters.items()]
+    return rows
+
+
+def page(rows: list[dict[str, Any]]) -> Page:
+    """The page, from its rows."""
+    columns = [
+        Column("model", "model"),
+        Column("memory", "GiB"),
+        Column("auto", "away", milliseconds, "does not fit"),
+        Column("both", "away, again", milliseconds, "does not fit"),
+        Column("all", "all away", milliseconds, "does not fit"),
+        Column("recompute", "all again", milliseconds, "does not fit"),
+        Column("swap", "block swap", milliseconds),
+        Column("bound", "bound", milliseconds),
+        Column("above", "above it", percent),
+        Column("by", "which"),
+    ]
+    notes = (
+        "Milliseconds per step. *Away*: `--residency auto`; *away, again*: with `--recompute "
+        "auto`, too; *all away*: `--residency all`; *all again*: `--recompute all`, without a "
+        "host. *Block swap*: the fewest last layers whose weights, state and updates are on the "
+        "host, each fetched while the layer before it runs, forward and backward, made and "
+        "replayed without the planner (-: none fits, or there are no layers or four cards). Of "
+        "four cards, the smaller two are half as fast."
+    )
+    return Page(
+        "host_memory",
+        "Host memory: step over memory",
+        "Step times are simulated, every plan is verified, nothing was run. One host of 512 GiB "
+        "behind PCIe 4, whose link has one queue each way for all cards. Adam, 16 bytes per "
+        "parameter; updates on the host take the time of its memory.",
+        "a",
+        [Table("Step over memory", columns, rows, notes)],
+    )
+
+
+def run() -> Page:
+    """The page."""
+    return page(points())
