@@ -31,6 +31,9 @@ from torch._functorch._aot_autograd import descriptors
 # Forward and backward as one graph whose inputs and outputs are described.
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
+# A graph of kernels as compiled code.
+from torch._inductor import standalone_compile
+
 # Tensors with shapes and a device and no memory.
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -66,4 +69,5 @@ __all__ = [
     "group_timeout",
     "keeps_graph",
     "skip_code",
+    "standalone_compile",
 ]

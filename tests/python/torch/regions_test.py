@@ -129,6 +129,35 @@ def test_inductor_compiles_regions_and_equal_ones_once(monkeypatch: pytest.Monke
     assert len(compiled) < 8  # of eight regions: layers are equal
 
 
+class Turned(nn.Module):
+    """What Inductor would read wrongly: memory that stands for its negative, and autocast off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 2))
+        self.inner = nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_complex(x.view(-1, 6, 1) * self.weight).conj().imag
+        with torch.autocast("cpu", enabled=False):
+            y = (self.inner((turned * turned).repeat(1, 2)) * 2 + 3) * 1.7 + 0.1
+        return y * y + turned.sum()
+
+
+def test_regions_read_negatives_and_keep_the_types_of_calls() -> None:
+    torch.manual_seed(1)
+    model, x = Turned(), torch.randn(4, 6)
+    plain = copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], loss=_loss, compile=True)
+    for one in (model, plain):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            _loss(one(x)).backward()
+    assert " more" in placed.program
+    placed.restore()
+    for name, weight in plain.named_parameters():
+        torch.testing.assert_close(model.get_parameter(name).grad, weight.grad, msg=name)
+
+
 def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
     torch.manual_seed(1)
     model = Layers().double()

@@ -10,6 +10,7 @@ layer, too, so that equal layers are compiled once. Views that are read outside 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections import Counter
@@ -22,7 +23,7 @@ from torch import fx
 
 from baechi.progress import remark
 from baechi.torch.capture.keys import is_random
-from baechi.torch.private import FakeTensorMode
+from baechi.torch.private import FakeTensorMode, standalone_compile
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot, Wait
 from baechi.torch.program.frees import with_frees
 from baechi.torch.program.instructions import Instruction, mapped, reads_of, slots_in
@@ -66,9 +67,11 @@ class Region:
                 for size, strides, dtype in (_layout(slot.like) for slot in self.inputs)
             ]
         try:
-            made = torch._inductor.standalone_compile(
-                graph, given, dynamic_shapes="from_example_inputs"
-            )
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                for kind in {"cpu", device.type}:  # calls have their types already
+                    stack.enter_context(torch.autocast(kind, enabled=False))
+                made = standalone_compile(graph, given, dynamic_shapes="from_example_inputs")
         except Exception as error:
             said = (str(error).strip().splitlines() or [""])[0]
             remark(f"compile: {self.runs[0].name} and what follows it run one by one: {said}")
@@ -243,8 +246,8 @@ def _can_be_compiled(run: Run) -> bool:
 
 def _is_static(slot: Slot, device: int) -> bool:
     like = slot.like
-    if slot.device != device or like is None:
-        return False
+    if slot.device != device or like is None or like.is_neg() or like.is_conj():
+        return False  # compiled code reads memory as it is
     return all(type(n) is int for n in (*like.shape, *like.stride(), like.storage_offset()))
 
 
@@ -252,16 +255,14 @@ def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
     """Return the most bytes that calls hold, run one by one, of what nobody else reads."""
     last = {slot.storage: i for i, run in enumerate(runs) for slot in _touched(run)}
     now = most = 0
+    ends = Counter[int]()  # bytes whose last reader is a call
     for i, run in enumerate(runs):
-        own = [slot for slot in run.outs if slot.of is None and slot.name not in results]
-        now += sum(map(_whole, own))
+        for slot in run.outs:
+            if slot.of is None and slot.name not in results:
+                now += _whole(slot)
+                ends[last[slot.name]] += _whole(slot)
         most = max(most, now)
-        now -= sum(
-            _whole(slot)
-            for other in runs[: i + 1]
-            for slot in other.outs
-            if slot.of is None and slot.name not in results and last[slot.name] == i
-        )
+        now -= ends[i]
     return most
 
 
