@@ -43,7 +43,6 @@ from baechi._core import (
     verify,
 )
 from baechi._core import version as _version
-from baechi.estimates.answer import Estimate, estimate
 from baechi.options import PlaceOptions, StudyOptions
 from baechi.pipeline import (
     DoesNotFit,
@@ -112,10 +111,16 @@ _GONE = {
     "score": "simulate says what a placement takes",
 }
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from baechi.estimates.answer import Estimate, estimate
+else:
 
     def __getattr__(name: str) -> object:
-        """Say what does now what a name of an earlier version did."""
+        """Import what few ask for; say what does now what a name of an earlier version did."""
+        if name in ("Estimate", "estimate"):
+            from baechi.estimates import answer
+
+            return getattr(answer, name)
         if name in _GONE:
             raise AttributeError(f"baechi.{name} is no longer there: {_GONE[name]}")
         raise AttributeError(f"module 'baechi' has no attribute {name!r}")
