@@ -85,7 +85,7 @@ def spread_rows(
 def cluster_of(links: Links, devices: list[torch.device]) -> baechi.Cluster:
     """Return what the planner is told of the devices."""
     known = links.document
-    document = {**known, "devices": known["devices"][: len(devices)], "communication": "parallel"}
+    document = {**known, "devices": known["devices"][: len(devices)], "communication": "duplex"}
     names = {device["name"] for device in document["devices"]}
     document["links"] = [k for k in known["links"] if {k["from"], k["to"]} <= names]
     return baechi.Cluster.from_json(json.dumps(document))
