@@ -300,3 +300,52 @@ def test_values_that_cannot_be_right_are_refused(
 def test_no_file_says_how_to_come_by_one(tmp_path: Path) -> None:
     with pytest.raises(baechi.InputError, match=r"hf download NAME config\.json"):
         baechi.estimate(tmp_path / "nothing.json", "1x24GiB")
+
+
+def test_fields_and_options_of_the_wrong_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+
+    def refused(fields: dict[str, Any], said: str, **options: Any) -> None:
+        path.write_text(json.dumps(fields))
+        with pytest.raises(baechi.InputError, match=said):
+            baechi.estimate(path, "1x24GiB", **options)
+
+    refused({**SMALL, "hidden_size": [[1]]}, "hidden_size: expected a whole number")
+    refused({**SMALL, "tie_word_embeddings": "false"}, "expected true or false")
+    picture = {
+        "model_type": "vit",
+        "hidden_size": 64,
+        "patch_size": 16,
+        "image_size": 224,
+        "num_channels": 3,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    refused(picture, "size: too small for this model", size=8)
+    refused({**picture, "architectures": 5}, "architectures: expected a list")
+    refused(SMALL, "batch: expected a whole number", batch=True)
+    with pytest.raises(baechi.InputError, match="there is a host and no card"):
+        baechi.estimate(path, "1xhost:2GiB")
+    with pytest.raises(baechi.InputError, match="inference: the model that a function makes"):
+        baechi.estimate("my_models:make", "1x24GiB", inference=True)
+
+
+def test_what_a_parameter_takes_depends_on_the_precision() -> None:
+    assert Costing({}).state == 12
+    assert Costing({}, precision="fp32").state == 8
+
+
+def test_a_cluster_that_was_calibrated_can_be_estimated(tmp_path: Path) -> None:
+    path, config = tmp_path / "cluster.json", tmp_path / "config.json"
+    names = [f"gpu:{i}" for i in range(2)]
+    rules = [
+        {"scope": "pair", "from": a, "to": b, "latency": "10us", "bandwidth": "10GB/s"}
+        for a, b in (names, names[::-1])
+    ]
+    devices = [{"name": name, "kind": "gpu", "capacity": "8GiB"} for name in names]
+    document = {"format": "baechi-cluster", "version": 1, "devices": devices, "links": rules}
+    path.write_text(json.dumps({**document, "host_time": {"call": "1us", "send": "5us"}}))
+    config.write_text(json.dumps(SMALL))
+    found = baechi.estimate(config, str(path), length=64)
+    assert found.fits
+    assert "one more card" not in found.others

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from baechi._core import Cluster, InputError, Plan
@@ -159,13 +161,17 @@ def _others(
 ) -> dict[str, int | None]:
     step_ns = now.makespan_ns if isinstance(now, Plan) else None
     near = isinstance(now, Plan) and now.gap is not None and now.gap < _NEAR
-    clusters: dict[str, Cluster | None] = {"one more card": setup.one_more()}
+    others: dict[str, Callable[[], Cluster | None]] = {"one more card": setup.one_more}
     if setup.host:
-        clusters["PCIe 5"] = setup.with_host_link("pcie5")
+        others["PCIe 5"] = partial(setup.with_host_link, "pcie5")
     elif step.variables and not near:  # near the best possible: it would bring nothing
-        clusters["with host memory"] = setup.with_host()
+        others["with host memory"] = setup.with_host
     found: dict[str, int | None] = {}
-    for name, cluster in clusters.items():
+    for name, other in others.items():
+        try:
+            cluster = other()
+        except InputError:  # links of a file say nothing of it; a host's memory may be the card's
+            continue
         if cluster is None:
             continue
         plan = _best(step, setup, cluster, budget)
@@ -207,7 +213,7 @@ def _away(step: Step, setup: Setup, plan: Plan) -> dict[str, Any]:
 
 
 def _one_of(name: str, value: str, known: Any) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InputError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
 
 
@@ -250,9 +256,9 @@ def estimate(
 
     """
     for name, value in (("batch", batch), ("length", length), ("size", size)):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (type(value) is not int or value < 1):
             raise InputError(f"{name}: expected a whole number above 0, found {value!r}")
-    if not isinstance(lora, int) or lora < 0:
+    if type(lora) is not int or lora < 0:
         raise InputError(f"lora: expected a rank, a whole number from 0, found {lora!r}")
     _one_of("optimizer", optimizer, OPTIMIZERS)
     _one_of("precision", precision, _PRECISIONS)
@@ -261,13 +267,25 @@ def estimate(
         if not lora and not inference:
             raise InputError(f"quantize {quantize}: such weights do not train; give lora, a rank")
     setup = Setup(cluster, device)
-    costing = Costing(
-        setup.presets, precision, not inference, lora, quantize, OPTIMIZERS[optimizer]
-    )
+    costing = Costing(setup.presets, precision, not inference, lora, quantize, optimizer)
     if is_factory(os.fspath(model)):
         if setup.host:
             raise InputError(f"{model}: a host's memory is planned for a config.json only")
-        step = step_of_factory(os.fspath(model), setup.cluster, optimizer.partition("-")[0])
+        given = {
+            "batch": batch != 1,
+            "length": length is not None,
+            "size": size is not None,
+            "lora": lora != 0,
+            "quantize": quantize is not None,
+            "inference": inference,
+            "precision": precision != "bf16",
+            f"optimizer {optimizer}": optimizer not in ("adamw", "sgd"),
+        }
+        if ignored := next((name for name, is_given in given.items() if is_given), None):
+            raise InputError(
+                f"{ignored}: the model that a function makes says so itself: leave it out"
+            )
+        step = step_of_factory(os.fspath(model), setup.cluster, optimizer)
     else:
         step = step_of(read_config(model), Sizes(batch, length, size), costing)
     return _answer(step, setup, _assumed(setup, costing, optimizer, step), budget, compare)

@@ -24,6 +24,11 @@ class Setup:
         if preset not in known:
             raise InputError(f"device {preset!r}: known are {', '.join(known)}")
         self._document: dict[str, Any] = json.loads(cluster_of(cluster).to_json())
+        kinds = {device.get("kind") for device in self._document["devices"]}
+        if not kinds - {HOST}:
+            raise InputError("cluster: there is a host and no card: such as 1x24GiB+host")
+        if HOST in kinds:
+            self._document.pop("host_time", None)  # which no plan with a host takes yet
         for device in self._document["devices"]:
             device["kind"] = self._known(device.get("kind", "gpu"), preset)
         for link in self._document.get("links", []):
@@ -70,20 +75,21 @@ class Setup:
     def without_host(self, cluster: Cluster) -> Cluster:
         """Return a cluster's cards alone."""
         document = json.loads(cluster.to_json())
+        gone = {HOST, *(d["name"] for d in document["devices"] if d["kind"] == HOST)}
         document["devices"] = [d for d in document["devices"] if d["kind"] != HOST]
-        kept = [x for x in document["links"] if HOST not in (x.get("from"), x.get("to"))]
-        document["links"] = kept
+        ends = [(link, {link.get("from"), link.get("to")}) for link in document["links"]]
+        document["links"] = [link for link, two in ends if not two & gone]
         return self._changed(document)
 
     def with_host(self) -> Cluster:
-        """Return the cluster with a host of ample memory behind PCIe 4."""
+        """Return the cluster with a host of ample memory, linked as each card's kind is."""
         document = json.loads(json.dumps(self._document))
+        document.pop("host_time", None)
         document["communication"] = "duplex"
         document["devices"].append({"name": "host:0", "kind": HOST, "capacity": "1TiB"})
-        for kind in sorted({d["kind"] for d in document["devices"]} - {HOST}):
-            link = {"scope": "kinds", "from": kind, "to": HOST}
-            rate = {"latency": "10us", "bandwidth": f"{_LINKS['pcie4']}GB/s"}
-            document["links"].append(link | rate)
+        for kind in self.kinds:
+            alone = json.loads(cluster_of(f"1x{kind}+host").to_json())
+            document["links"] += [x for x in alone["links"] if HOST in (x.get("from"), x.get("to"))]
         return self._changed(document)
 
     def one_more(self) -> Cluster:

@@ -42,7 +42,7 @@ class Config:
             value = self.fields.get(name)
             if value is None:
                 continue
-            if isinstance(value, (list, tuple)) and value and len(set(value)) == 1:
+            if isinstance(value, list) and value and all(one == value[0] for one in value):
                 value = value[0]
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
                 raise self.error(f"{name}: expected a whole number above 0, found {value!r}")
@@ -54,12 +54,10 @@ class Config:
     def counts(self, name: str, length: int, default: int | None = None) -> list[int]:
         """Return a list of whole numbers, where one stands for all."""
         value = self.fields.get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return [value] * length
-        if (
-            not isinstance(value, list)
-            or len(value) != length
-            or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value)
+        if not isinstance(value, list):
+            return [self.count(name, default=default)] * length
+        if len(value) != length or any(
+            isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in value
         ):
             raise self.error(f"{name}: expected {length} whole numbers above 0, found {value!r}")
         return value
@@ -74,11 +72,25 @@ class Config:
     def flag(self, name: str, default: bool = False) -> bool:
         """Whether a field is set."""
         value = self.fields.get(name)
-        return default if value is None else bool(value)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.error(f"{name}: expected true or false, found {value!r}")
+        return value
 
     def trains_for(self, task: str) -> bool:
         """Whether the model's class is of a task, such as "MaskedLM"."""
-        return any(task in str(name) for name in self.fields.get("architectures") or [])
+        found = self.fields.get("architectures")
+        if found is not None and not isinstance(found, list):
+            raise self.error(f"architectures: expected a list of names, found {found!r}")
+        return any(task in str(name) for name in found or [])
+
+    def labels(self) -> int:
+        """Return how many classes there are."""
+        found = self.fields.get("id2label")
+        if found is not None and not isinstance(found, (dict, list)):
+            raise self.error(f"id2label: expected an object, found {found!r}")
+        return len(found) if found else self.count("num_labels", default=2)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:
@@ -95,7 +107,7 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         )
     try:
         fields = json.loads(found.read_text("utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{found}: not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{found}: expected an object of fields, found {type(fields).__name__}")

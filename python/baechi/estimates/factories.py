@@ -17,7 +17,8 @@ _EXPECTED = "expected (model, example_inputs), or with a loss and targets behind
 def is_factory(model: str) -> bool:
     """Whether a text names a function, module:function, and no file."""
     module, colon, function = model.partition(":")
-    return bool(colon) and function.isidentifier() and not os.path.exists(model) and bool(module)  # noqa: PTH110
+    is_name = all(part.isidentifier() for part in module.split("."))
+    return bool(colon) and function.isidentifier() and is_name and not os.path.exists(model)  # noqa: PTH110
 
 
 def _called(name: str) -> tuple[Any, ...]:
@@ -25,10 +26,10 @@ def _called(name: str) -> tuple[Any, ...]:
     sys.path.insert(0, "")
     try:
         make = getattr(importlib.import_module(module), function, None)
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise InputError(f"{name}: cannot import {module}: {error}") from None
     finally:
-        sys.path.pop(0)
+        sys.path.remove("")
     if not callable(make):
         raise InputError(f"{name}: {module} has no function {function}")
     import torch

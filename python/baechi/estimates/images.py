@@ -32,7 +32,7 @@ def vision(m: Modules, config: Config, batch: int, size: int | None) -> None:
             x = encoder_layer(m, x, wide, norm_first=True, scales=scales, bias=bias)
     x = m.norm("layernorm", x, 2 * width)
     if config.trains_for("ForImageClassification"):
-        labels = len(config.fields.get("id2label") or {}) or config.count("num_labels", default=2)
+        labels = config.labels()
         joined = 2 if kind == "dinov2" else 1
         head = m.weight("classifier", joined * width * labels + labels)
         first = (batch, joined * width)

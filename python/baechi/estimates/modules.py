@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from baechi._core import Graph, GraphBuilder, roofline_time
+from baechi._core import Graph, GraphBuilder, InputError, roofline_time
 
 Shape = tuple[int, ...]
 
-# Bytes a parameter that the optimizer keeps beside weights of two bytes.
+# Bytes a parameter that the optimizer keeps beside weights of two bytes; adamw's have a copy of
+# four of each weight, which weights of four bytes do without.
 OPTIMIZERS = {"adamw": 12, "adamw-bf16": 4, "adamw-8bit": 2, "sgd": 0}
+_OF_FOUR = {"adamw": 8, "adamw-bf16": 8}
 # Bytes a parameter of frozen weights, with their scales.
 QUANTIZED = {"nf4": 0.5 + 0.0165, "int8": 1.0, "fp8": 1.0}
 _TRANSCENDENTAL = 8  # operations that an exponential counts as
@@ -34,7 +36,13 @@ class Costing:
     training: bool = True
     rank: int = 0  # of adapters, which alone train; 0: all weights do
     quantize: str | None = None  # how frozen weights are kept
-    state: int = OPTIMIZERS["adamw"]
+    optimizer: str = "adamw"
+
+    @property
+    def state(self) -> int:
+        """Bytes a parameter that the optimizer keeps."""
+        kept = OPTIMIZERS[self.optimizer]
+        return kept if self.element == 2 else _OF_FOUR.get(self.optimizer, kept)
 
     @property
     def element(self) -> int:
@@ -123,6 +131,8 @@ class Modules:
 
     def input(self, name: str, *shape: int) -> Value:
         """Add what comes from outside."""
+        if math.prod(shape) < 1:
+            raise InputError(f"size: too small for this model: its {name} would be empty")
         size = math.prod(shape) * self.costing.element
         self._builder.add(name, self.costing.times(0, 0), kind="Input", outputs=[size])
         return Value(name, 0, shape, wants=False)
@@ -266,7 +276,9 @@ class Modules:
         return self.run(name, "Attention", [query, key, value], query.shape, flops)
 
     def loss(self, x: Value) -> None:
-        """Add a loss of the model's output, in 32 bits."""
+        """Add a loss of the model's output, in 32 bits, where it trains."""
+        if not self.costing.training:
+            return
         temporary = 4 * x.elements
         self.run("loss", "Loss", [x], (1,), 11 * x.elements, temporary=temporary)
 

@@ -24,6 +24,8 @@ class _UNet:
         self.resnets = config.counts("layers_per_block", len(widths))
         self.depths = config.counts("transformer_layers_per_block", len(widths), 1)
         self.side = size // 8 if size else config.count("sample_size")
+        if self.side < 2 ** (len(widths) - 1):
+            raise config.error(f"size: a picture of {size} pixels is too small for its levels")
         words = config.count("cross_attention_dim")
         self.text = m.input("text", batch, _WORDS, words)
         self.moment: Value
