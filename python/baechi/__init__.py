@@ -14,7 +14,10 @@ no framework and no NumPy. The framework adapters are the subpackages ``baechi.t
 
 from typing import TYPE_CHECKING
 
-from baechi import arguments  # noqa: F401 before all else: it explains what the core refuses
+from baechi import (
+    arguments,  # noqa: F401 before all else: it explains what the core refuses
+    notebook,  # noqa: F401 gives the core's types what notebooks show
+)
 from baechi._core import (
     Cluster,
     Device,

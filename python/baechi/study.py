@@ -6,6 +6,7 @@ Every function returns the document that the command of its name prints with ``-
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,6 +35,11 @@ class Explanation(Document):
 
     def __str__(self) -> str:
         return self._words
+
+    __repr__ = __str__  # the document of a large graph has a line for each operator
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._words)}</pre>"
 
 
 def explain(plan: _core.Plan, operator: str | None = None) -> Explanation:

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What notebooks show of a graph, a cluster and a plan: a small table, and the plan's timeline."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from baechi import _core
+from baechi.summary import in_bytes, in_time
+
+_MOST_ROWS = 16
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [("th", head), *(("td", row) for row in rows)]
+    left_out = max(0, len(lines) - 1 - _MOST_ROWS)
+    cells = "".join(
+        "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
+        for tag, row in lines[: _MOST_ROWS + 1]
+    )
+    return f"<table>{cells}</table>" + (f"<p>... and {left_out} more</p>" if left_out else "")
+
+
+def of_plan(plan: _core.Plan) -> str:
+    """Return a plan's headline, devices and timeline."""
+    busy, peaks = plan.busy_ns, plan.peaks
+    rows = (
+        (
+            device.name,
+            _core.share_text(busy[device.name] / max(plan.makespan_ns, 1)),
+            in_bytes(peaks[device.name]),
+            in_bytes(device.capacity),
+        )
+        for device in plan.cluster.devices
+    )
+    headline = html.escape(repr(plan).removeprefix("<Plan: ").removesuffix(">"))
+    table = _table(("device", "busy", "peak", "capacity"), rows)
+    picture = _core.export_plan(plan, "svg")
+    return f"<div><p>{headline}</p>{table}{picture[picture.index('<svg') :]}</div>"
+
+
+def of_cluster(cluster: _core.Cluster) -> str:
+    """Return a table of the devices."""
+    rows = (
+        (device.name, device.kind, in_bytes(device.capacity), f"{device.speed:g}")
+        for device in cluster.devices
+    )
+    return _table(("device", "kind", "memory", "speed"), rows)
+
+
+def of_graph(graph: _core.Graph) -> str:
+    """Return what is known of a graph without a cluster."""
+    facts = _core.graph_facts(graph)
+    rows = [
+        ("operators", _core.count_text(int(facts["operators"]))),
+        ("edges", _core.count_text(int(facts["edges"]))),
+        ("work", in_time(facts["work_ns"])),
+        ("critical path", in_time(facts["critical_path_ns"])),
+        ("permanent memory", in_bytes(int(facts["permanent_bytes"]))),
+    ]
+    return _table((graph.name or "graph", ""), rows)
+
+
+for _shown, _how in ((_core.Plan, of_plan), (_core.Cluster, of_cluster), (_core.Graph, of_graph)):
+    setattr(_shown, "_repr_html_", _how)  # noqa: B010 a type that knows nothing of it
