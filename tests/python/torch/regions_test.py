@@ -129,29 +129,44 @@ def test_inductor_compiles_regions_and_equal_ones_once(monkeypatch: pytest.Monke
     assert len(compiled) < 8  # of eight regions: layers are equal
 
 
-class Turned(nn.Module):
-    """What Inductor would read wrongly: memory that stands for its negative, and autocast off."""
+class Negative(nn.Module):
+    """Its backward reads memory that stands for its negative, which Inductor would not see."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(6, 2))
-        self.inner = nn.Linear(12, 12)
+        self.weight = nn.Parameter(torch.randn(4, 3, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        turned = torch.view_as_complex(x.view(-1, 6, 1) * self.weight).conj().imag
+        found = torch.view_as_complex(x * self.weight).conj().imag
+        return (found * found).sum() * (x.sum() + self.weight.sum() * 0)
+
+
+class Precise(nn.Module):
+    """It computes in full precision, whatever its caller has on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(24, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            y = (self.inner((turned * turned).repeat(1, 2)) * 2 + 3) * 1.7 + 0.1
-        return y * y + turned.sum()
+            x = x.view(4, -1).repeat(1, 4)
+            found: torch.Tensor = (self.linear(x) * 2 + x) * 3 + x
+            return found
 
 
-def test_regions_read_negatives_and_keep_the_types_of_calls() -> None:
+@pytest.mark.filterwarnings("ignore")  # Inductor's, of complex numbers
+@pytest.mark.parametrize("kind", [Negative, Precise])
+def test_regions_read_what_is_there_and_keep_the_types_of_calls(kind: type[nn.Module]) -> None:
     torch.manual_seed(1)
-    model, x = Turned(), torch.randn(4, 6)
+    model, x = kind(), torch.randn(4, 3, 2)
     plain = copy.deepcopy(model)
-    placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], loss=_loss, compile=True)
-    for one in (model, plain):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            _loss(one(x)).backward()
+    placed = baechi.torch.place(model, x, "1x1GiB", devices=["cpu"], compile=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind is Precise):
+        found, expected = model(x), plain(x)
+        torch.testing.assert_close(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
     assert " more" in placed.program
     placed.restore()
     for name, weight in plain.named_parameters():
