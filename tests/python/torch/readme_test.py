@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,8 @@ def test_the_three_lines(scripts: tuple[str, str, str], capsys: pytest.CaptureFi
     before, after, shown = scripts
     with pytest.raises(torch.OutOfMemoryError):
         exec(compile(before, "before", "exec"), {})
+    gc.collect()  # what the error has kept
+    assert sim.memory_allocated(0) == 0
     capsys.readouterr()
     exec(compile(after, "after", "exec"), {})
     printed = capsys.readouterr().out
