@@ -15,7 +15,7 @@ namespace baechi::cli {
 namespace {
 
 bool is_rule(std::string_view line) {
-  return line.starts_with("-") && line.find_first_not_of("- ") == line.npos;
+  return line.starts_with('-') && line.find_first_not_of("- ") == line.npos;
 }
 
 // At most `width` code points, the last one an ellipsis where more stood there.

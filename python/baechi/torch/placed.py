@@ -334,6 +334,8 @@ class Placed:
         said = summary(name, self.plan, self.runs_on, self.peaks, self._alone)
         for why in dict.fromkeys(self.left_out):
             said.below.append(f"a part runs eagerly: {why}")
+        if self.planned.step.is_training and not self.planned.held and self.asked.plan is None:
+            said.below.append("gradients of a step have to be freed before the next forward")
         if not self._active:
             said.below.append("restored: it does not run so any more")
         return said
