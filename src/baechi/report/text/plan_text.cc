@@ -62,8 +62,8 @@ std::string devices_table(const Plan& plan, const OpGraph* graph, std::size_t mo
                               {"full", Align::kRight},
                               {"sent", Align::kRight},
                               {"received", Align::kRight}};
-  if (has_run) columns.emplace_back("as planned", Align::kRight);
-  if (graph != nullptr) columns.emplace_back("at the peak");
+  if (has_run) columns.push_back({"as planned", Align::kRight});
+  if (graph != nullptr) columns.push_back({"at the peak"});
   TextTable table(columns);
   IdVector<DeviceId, std::size_t> ops(plan.devices.size());
   for (const OpSlot& slot : plan.schedule.slots) ++ops[slot.device];
