@@ -74,6 +74,7 @@ def _equal(model: nn.Module, plain: nn.Module) -> None:
         torch.testing.assert_close(a.cpu(), b, atol=CLOSE, rtol=CLOSE, msg=name)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("how", [{}, {"micro_batches": 2}, {"recompute": "all"}])
 def test_regions_at_random_train_as_one_device(seed: int, how: dict[str, Any]) -> None:
