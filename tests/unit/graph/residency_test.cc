@@ -21,22 +21,10 @@
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
-
-// One gpu and a host, a byte per nanosecond both ways at once.
-Cluster gpu_and_host(Bytes capacity) {
-  ClusterSpec spec = uniform_cluster({.count = 2,
-                                      .capacity = capacity,
-                                      .latency = Time(0),
-                                      .bandwidth = Bandwidth(1'000'000'000),
-                                      .communication = CommunicationMode::kDuplex});
-  spec.devices[1].name = "host:0";
-  spec.devices[1].kind = "host";
-  spec.devices[1].capacity = Bytes(1000);
-  return Cluster(spec);
-}
 
 // w (a variable of 10 bytes) is read by f and b; f's 6 bytes are read by m and b; u changes w.
 //
@@ -88,7 +76,7 @@ TEST_CASE("residency: a step of which all is away, time and memory by hand") {
   const OpGraph graph = small_step();
   const Residency residency = all_away(graph);
   const OpGraph step = residing(graph, residency);
-  const Cluster cluster = gpu_and_host(Bytes(30));
+  const Cluster cluster = gpu_and_host(Bytes(30), Bytes(1000));
   CHECK(check_residency(graph, step, cluster.spec(), residency).empty());
   const Trace trace =
       simulate(CostModel(step, cluster),
@@ -146,7 +134,7 @@ TEST_CASE("residency: micro-batches share a fetch, time and memory by hand") {
       {{id("w"), 0, {{std::nullopt, {id("f@0"), id("f@1")}}, {id("f@1"), {id("b@0"), id("b@1")}}}}},
       {id("w"), id("u")}};
   const Unrolled step = with_fetches(unrolled, residency);
-  const Cluster cluster = gpu_and_host(Bytes(30));
+  const Cluster cluster = gpu_and_host(Bytes(30), Bytes(1000));
   CHECK(check_residency(unrolled.graph, step.graph, cluster.spec(), residency, &one).empty());
   const PlacedGraph placed = in_order(
       step.graph,
@@ -211,7 +199,7 @@ TEST_CASE(
     const Unrolled unrolled = unroll(one, micro_batches);
     const OpGraph& graph = unrolled.graph;
     const OpGraph* of_one = micro_batches > 1 ? &one : nullptr;
-    const Cluster cluster = gpu_and_host(Bytes(1000));
+    const Cluster cluster = gpu_and_host(Bytes(1000), Bytes(1000));
     const Residency residency = random_residency(unrolled, random);
     if (residency.empty()) continue;
     const OpGraph step = residing(unrolled, residency);

@@ -22,4 +22,13 @@ inline Cluster byte_per_ns(std::size_t count, CommunicationMode mode, Time laten
                                   .communication = mode}));
 }
 
+// One gpu and host:0, which keeps up to `store`; a byte per nanosecond, both ways at once.
+inline Cluster gpu_and_host(Bytes capacity, Bytes store) {
+  ClusterSpec spec = byte_per_ns(2, CommunicationMode::kDuplex, Time(0), capacity).spec();
+  spec.devices[1].name = "host:0";
+  spec.devices[1].kind = "host";
+  spec.devices[1].capacity = store;
+  return Cluster(spec);
+}
+
 }  // namespace baechi::testing

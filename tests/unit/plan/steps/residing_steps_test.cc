@@ -24,21 +24,10 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
-
-// One gpu and a host, a byte per nanosecond both ways at once.
-Cluster card_and_host(Bytes capacity) {
-  ClusterSpec spec = uniform_cluster({.count = 2,
-                                      .capacity = capacity,
-                                      .latency = Time(0),
-                                      .bandwidth = Bandwidth(1'000'000'000),
-                                      .communication = CommunicationMode::kDuplex});
-  spec.devices[1].name = spec.devices[1].kind = "host";
-  spec.devices[1].capacity = Bytes(10'000);
-  return Cluster(spec);
-}
 
 // Two layers, their gradients and updates, which a host may run:
 //
@@ -97,7 +86,7 @@ class ByBruteForce {
   }
 
   std::optional<Time> shortest() {
-    Residency residency{"host", {}, {}};
+    Residency residency{"host:0", {}, {}};
     choose(0, residency);
     return best_;
   }
@@ -220,15 +209,17 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
   const OpGraph graph = std::move(builder).build();
   using Found = std::vector<std::pair<std::string, std::int64_t>>;
   const Unrolled one = unroll(graph, 1), three = unroll(graph, 3);
-  CHECK(traffic_bounds(card_and_host(Bytes(200)), one) == Found{{"traffic from the host", 799},
-                                                                {"traffic to the host", 399},
-                                                                {"updates on the host", 89}});
-  CHECK(traffic_bounds(card_and_host(Bytes(200)), three) ==  // 30 ns before the update; one fetch
+  CHECK(traffic_bounds(gpu_and_host(Bytes(200), Bytes(10'000)), one) ==
+        Found{{"traffic from the host", 799},
+              {"traffic to the host", 399},
+              {"updates on the host", 89}});
+  CHECK(traffic_bounds(gpu_and_host(Bytes(200), Bytes(10'000)),
+                       three) ==  // 30 ns before the update; one fetch
         Found{{"traffic from the host", 799},
               {"traffic to the host", 399},
               {"updates on the host", 109}});
-  CHECK(traffic_bounds(card_and_host(Bytes(1000)), one).empty());
-  ClusterSpec two = card_and_host(Bytes(200)).spec();
+  CHECK(traffic_bounds(gpu_and_host(Bytes(1000), Bytes(10'000)), one).empty());
+  ClusterSpec two = gpu_and_host(Bytes(200), Bytes(10'000)).spec();
   two.devices.push_back(two.devices.front());
   two.devices.back().name = "gpu:1";
   CHECK(traffic_bounds(Cluster(two), one) ==  // of several devices, what comes before is not known
@@ -243,7 +234,8 @@ TEST_CASE("residency: bounds are never above the best of all choices, and plans 
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = two_layers(seed);
-    const Cluster cluster = card_and_host(Bytes(150 + static_cast<std::int64_t>(seed % 8) * 25));
+    const Cluster cluster =
+        gpu_and_host(Bytes(150 + static_cast<std::int64_t>(seed % 8) * 25), Bytes(10'000));
     const std::optional<Time> best = ByBruteForce(graph, cluster).shortest();
     if (!best.has_value()) continue;
     PlanRequest request{.budget = 0.01};
