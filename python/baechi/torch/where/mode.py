@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -29,18 +31,88 @@ _LEFT_ALONE = {
 }
 
 
-# What asks about a weight, or changes it where it is.
-_FACTS = {
-    torch.Tensor.size,
-    torch.Tensor.dim,
-    torch.Tensor.numel,
-    torch.Tensor.stride,
-    torch.Tensor.is_contiguous,
-    torch.Tensor.element_size,
-    torch.Tensor.data_ptr,
-    torch.Tensor.detach,
-    torch.Tensor.requires_grad_,
-    torch.Tensor.register_hook,
+def _functions(names: Iterable[str]) -> frozenset[Any]:
+    """Return the functions of PyTorch, and methods of tensors, that have these names."""
+    places = (torch.Tensor, torch, functional, nn.init)
+    pairs = [(place, name) for name in names for place in places if hasattr(place, name)]
+    return frozenset(getattr(place, name) for place, name in pairs)
+
+
+_NAMES = {*dir(torch.Tensor), *dir(torch), *dir(functional), *dir(nn.init)}
+
+# What asks about a weight that is away, or shows it: that is where it is. Which device it is on is
+# not asked there: it is said to be where it is read.
+_FACTS = frozenset(
+    getattr(torch.Tensor, name).__get__
+    for name in dir(torch.Tensor)
+    if inspect.isgetsetdescriptor(getattr(torch.Tensor, name))
+    and name not in ("device", "is_cuda", "is_cpu", "is_xpu")
+) | _functions(
+    (
+        "size",
+        "dim",
+        "numel",
+        "stride",
+        "storage_offset",
+        "is_contiguous",
+        "element_size",
+        "data_ptr",
+        "untyped_storage",
+        "detach",
+        "requires_grad_",
+        "register_hook",
+        "__getitem__",
+        "view",
+        "view_as",
+        "reshape",
+        "reshape_as",
+        "flatten",
+        "unflatten",
+        "ravel",
+        "t",
+        "transpose",
+        "permute",
+        "movedim",
+        "moveaxis",
+        "swapaxes",
+        "swapdims",
+        "select",
+        "narrow",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "expand_as",
+        "chunk",
+        "split",
+        "tensor_split",
+        "hsplit",
+        "vsplit",
+        "dsplit",
+        "unsafe_chunk",
+        "unbind",
+        "diagonal",
+        "as_strided",
+        "unfold",
+        "adjoint",
+        "view_as_real",
+        "view_as_complex",
+    )
+)
+
+# What changes its first argument.
+_OPERATORS = "add and floordiv lshift mod mul or pow rshift sub truediv xor"
+_IN_PLACE = _functions(
+    [name for name in _NAMES if name.endswith("_") and not name.startswith("_")]
+    + [f"__i{name}__" for name in _OPERATORS.split()]
+    + ["__setitem__"]
+) - {torch.resize_as_, torch.resize_as_sparse_}  # which dynamo cannot look up
+
+# Functions that change their first argument where they are told to: the place of that word.
+_INPLACE = {
+    function: list(parameters).index("inplace")
+    for function in vars(functional).values()
+    if inspect.isfunction(function)
+    and "inplace" in (parameters := inspect.signature(function).parameters)
 }
 
 # Functions of lists, each of whose tensors is changed where it is.
@@ -90,7 +162,11 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
-        if self.away is not None and func not in _LEFT_ALONE and func not in _FACTS:
+        if self.away is not None and func not in _LEFT_ALONE:
+            if self.changes_what_is_away(func, args, kwargs):
+                result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
+                is_changed = any(result is value for value in (*args[:1], *kwargs.values()))
+                return result if is_changed else moved(result, self.away, {_CPU})
             args, kwargs = self.with_weights(func, args, kwargs)
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
@@ -121,19 +197,44 @@ class Together(TorchFunctionMode):
         Beside tensors of a device that is all that is on the host, as buffers may be.
         """
         read = list(read_by(args, kwargs))
-        if not any(tensor.device == _CPU for tensor in read):
-            return args, kwargs
+        here = [tensor for tensor in read if tensor.device == _CPU]
         there = [tensor.device for tensor in read if tensor.device in self.devices]
-        together = there and func is not torch.Tensor.to
+        if not here or (func in _FACTS and not there):
+            return args, kwargs
+        weights = any(isinstance(tensor, nn.Parameter) for tensor in here)
+        together = (there or weights) and func is not torch.Tensor.to
         device = there[0] if there else self.away
 
         def brought(tensor: torch.Tensor) -> torch.Tensor:
-            is_weight = isinstance(tensor, torch.nn.Parameter)
+            is_weight = isinstance(tensor, nn.Parameter)
             comes = tensor.device == _CPU and (is_weight or (together and tensor.dim() > 0))
             return sent(tensor, device) if comes else tensor
 
         found: tuple[Any, dict[str, Any]] = map_tensors(brought, (args, kwargs))
         return found
+
+    def changes_what_is_away(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Tell whether a function changes a tensor that is on the host: there it has to run."""
+        changed: list[Any] = [kwargs.get("out")]
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        inplace = _INPLACE.get(func)
+        if func in _ONE_BY_ONE or func in _IN_PLACE:
+            changed.append(first)
+        elif inplace is not None:
+            told = args[inplace] if len(args) > inplace else kwargs.get("inplace")
+            changed += [first] if told else []
+        elif func in (functional.embedding, functional.embedding_bag):
+            place = 3 if func is functional.embedding else 4
+            most = args[place] if len(args) > place else kwargs.get("max_norm")
+            changed += [] if most is None else [*args[1:2], kwargs.get("weight")]
+        elif func in _CHANGED:
+            position, name = _CHANGED[func]
+            changed.append(args[position] if len(args) > position else kwargs.get(name))
+        elif isinstance(func, torch._ops.OpOverload):
+            written = func._schema.arguments
+            places = [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
+            changed += [args[i] for i in places if i < len(args)]
+        return any(tensor.device == _CPU for tensor in read_by(changed, {}))
 
     def is_apart(self, args: Any, kwargs: Any) -> bool:
         """Tell whether tensors are on several devices of the plan."""
@@ -249,6 +350,7 @@ for _function in (
     Together.is_apart,
     Together.device_for,
     Together.with_weights,
+    Together.changes_what_is_away,
     give_back,
 ):
     skip_code(_function.__code__)  # a graph has it inside, or none has it
