@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,132 +12,19 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from baechi.torch.private import skip_code
+from baechi.torch.where.functions import (
+    CHANGED,
+    FACTS,
+    GRADIENTS,
+    HOST,
+    IN_PLACE,
+    INPLACE,
+    LEFT_ALONE,
+    ONE_BY_ONE,
+)
 from baechi.torch.where.moving import map_tensors, moved, sent
 
 _CPU = torch.device("cpu")
-
-# What reads tensors of several devices on purpose: it asks about them, or says where one goes.
-_LEFT_ALONE = {
-    torch.broadcast_tensors,  # views of each, where it is
-    torch.atleast_1d,
-    torch.atleast_2d,
-    torch.atleast_3d,
-    torch.Tensor.type_as,
-    torch.Tensor.copy_,
-    torch.Tensor.set_,
-    torch.Tensor.data.__set__,
-    torch.Tensor.grad.__set__,
-}
-
-
-def _functions(names: Iterable[str]) -> frozenset[Any]:
-    """Return the functions of PyTorch, and methods of tensors, that have these names."""
-    places = (torch.Tensor, torch, functional, nn.init)
-    pairs = [(place, name) for name in names for place in places if hasattr(place, name)]
-    return frozenset(getattr(place, name) for place, name in pairs)
-
-
-_NAMES = {*dir(torch.Tensor), *dir(torch), *dir(functional), *dir(nn.init)}
-
-# What asks about a weight that is away, or shows it: that is where it is. Which device it is on is
-# not asked there: it is said to be where it is read.
-_FACTS = frozenset(
-    getattr(torch.Tensor, name).__get__
-    for name in dir(torch.Tensor)
-    if inspect.isgetsetdescriptor(getattr(torch.Tensor, name))
-    and name not in ("device", "is_cuda", "is_cpu", "is_xpu")
-) | _functions(
-    (
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "storage_offset",
-        "is_contiguous",
-        "element_size",
-        "data_ptr",
-        "untyped_storage",
-        "detach",
-        "requires_grad_",
-        "register_hook",
-        "__getitem__",
-        "view",
-        "view_as",
-        "reshape",
-        "reshape_as",
-        "flatten",
-        "unflatten",
-        "ravel",
-        "t",
-        "transpose",
-        "permute",
-        "movedim",
-        "moveaxis",
-        "swapaxes",
-        "swapdims",
-        "select",
-        "narrow",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "expand_as",
-        "chunk",
-        "split",
-        "tensor_split",
-        "hsplit",
-        "vsplit",
-        "dsplit",
-        "unsafe_chunk",
-        "unbind",
-        "diagonal",
-        "as_strided",
-        "unfold",
-        "adjoint",
-        "view_as_real",
-        "view_as_complex",
-    )
-)
-
-# What changes its first argument.
-_OPERATORS = "add and floordiv lshift mod mul or pow rshift sub truediv xor"
-_IN_PLACE = _functions(
-    [name for name in _NAMES if name.endswith("_") and not name.startswith("_")]
-    + [f"__i{name}__" for name in _OPERATORS.split()]
-    + ["__setitem__"]
-) - {torch.resize_as_, torch.resize_as_sparse_}  # which dynamo cannot look up
-
-# Functions that change their first argument where they are told to: the place of that word.
-_INPLACE = {
-    function: list(parameters).index("inplace")
-    for function in vars(functional).values()
-    if inspect.isfunction(function)
-    and "inplace" in (parameters := inspect.signature(function).parameters)
-}
-
-# Functions of lists, each of whose tensors is changed where it is.
-_ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
-
-# Functions that read an argument on the host, which came to a device with its batch.
-_HOST = {torch._VF._pack_padded_sequence: 1}
-
-# Functions that are given gradients: each goes where what it is the gradient of is.
-_GRADIENTS = {
-    torch.autograd.grad: (2, "grad_outputs"),
-    torch.autograd.backward: (1, "grad_tensors"),
-    torch.Tensor.backward: (1, "gradient"),
-}
-
-# Functions that change an argument which is not their first, or may: where that argument is.
-_CHANGED = {
-    functional.batch_norm: (1, "running_mean"),
-    functional.instance_norm: (1, "running_mean"),
-    functional.embedding: (1, "weight"),
-    functional.embedding_bag: (1, "weight"),
-    torch.batch_norm: (3, "running_mean"),
-    torch.instance_norm: (3, "running_mean"),
-    torch.native_batch_norm: (3, "running_mean"),
-    torch.batch_norm_update_stats: (1, "running_mean"),
-}
 
 
 class Together(TorchFunctionMode):
@@ -162,7 +48,7 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
-        if self.away is not None and func not in _LEFT_ALONE:
+        if self.away is not None and func not in LEFT_ALONE:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
                 is_changed = any(result is value for value in (*args[:1], *kwargs.values()))
@@ -171,18 +57,18 @@ class Together(TorchFunctionMode):
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
-        if func in _HOST:
-            at = _HOST[func]
+        if func in HOST:
+            at = HOST[func]
             args = (*args[:at], moved(args[at], _CPU, self.devices), *args[at + 1 :])
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
-        if not self.is_apart(args, kwargs) or func in _LEFT_ALONE:
+        if not self.is_apart(args, kwargs) or func in LEFT_ALONE:
             return func(*args, **kwargs)
-        if func in _ONE_BY_ONE:
+        if func in ONE_BY_ONE:
             first, *others = args
             args = (first, *(self.beside(first, other) for other in others))
             return func(*args, **kwargs)
-        if func in _GRADIENTS:
+        if func in GRADIENTS:
             return func(*self.with_gradients(func, args, kwargs), **kwargs)
         device = self.device_for(func, args, kwargs)
         brought = moved((args, kwargs), device, self.devices)
@@ -199,7 +85,7 @@ class Together(TorchFunctionMode):
         read = list(read_by(args, kwargs))
         here = [tensor for tensor in read if tensor.device == _CPU]
         there = [tensor.device for tensor in read if tensor.device in self.devices]
-        if not here or (func in _FACTS and not there):
+        if not here or (func in FACTS and not there):
             return args, kwargs
         weights = any(isinstance(tensor, nn.Parameter) for tensor in here)
         together = (there or weights) and func is not torch.Tensor.to
@@ -217,8 +103,8 @@ class Together(TorchFunctionMode):
         """Tell whether a function changes a tensor that is on the host: there it has to run."""
         changed: list[Any] = [kwargs.get("out")]
         first = args[0] if args else next(iter(kwargs.values()), None)
-        inplace = _INPLACE.get(func)
-        if func in _ONE_BY_ONE or func in _IN_PLACE:
+        inplace = INPLACE.get(func)
+        if func in ONE_BY_ONE or func in IN_PLACE:
             changed.append(first)
         elif inplace is not None:
             told = args[inplace] if len(args) > inplace else kwargs.get("inplace")
@@ -227,8 +113,8 @@ class Together(TorchFunctionMode):
             place = 3 if func is functional.embedding else 4
             most = args[place] if len(args) > place else kwargs.get("max_norm")
             changed += [] if most is None else [*args[1:2], kwargs.get("weight")]
-        elif func in _CHANGED:
-            position, name = _CHANGED[func]
+        elif func in CHANGED:
+            position, name = CHANGED[func]
             changed.append(args[position] if len(args) > position else kwargs.get(name))
         elif isinstance(func, torch._ops.OpOverload):
             written = func._schema.arguments
@@ -251,8 +137,8 @@ class Together(TorchFunctionMode):
     def device_for(self, func: Any, args: Any, kwargs: Any) -> torch.device | None:
         """Return the device of what a function changes, else of the first tensor that it reads."""
         candidates = [kwargs.get("out")]
-        if func in _CHANGED:
-            position, name = _CHANGED[func]
+        if func in CHANGED:
+            position, name = CHANGED[func]
             candidates.append(args[position] if len(args) > position else kwargs.get(name))
         elif isinstance(func, torch._ops.OpOverload):
             written = func._schema.arguments
@@ -291,7 +177,7 @@ class Together(TorchFunctionMode):
 
         Those that are named are brought in `kwargs`.
         """
-        position, name = _GRADIENTS[func]
+        position, name = GRADIENTS[func]
         of = args[0] if args else next(kwargs[n] for n in ("outputs", "tensors") if n in kwargs)
         given = args[position] if len(args) > position else kwargs.get(name)
         alone = isinstance(of, torch.Tensor), isinstance(given, torch.Tensor)
