@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What notebooks show of a graph, a cluster and a plan: a small table, and the plan's timeline."""
+"""What notebooks show of a graph, a cluster and a plan: a small table, and the plan's timeline.
+
+`import baechi` runs this: what it needs to show something is imported then.
+"""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 
 from baechi import _core
-from baechi.summary import in_bytes, in_time
 
 _MOST_ROWS = 16
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    import html
+
     lines = [("th", head), *(("td", row) for row in rows)]
     left_out = max(0, len(lines) - 1 - _MOST_ROWS)
     cells = "".join(
@@ -24,6 +27,10 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def of_plan(plan: _core.Plan) -> str:
     """Return a plan's headline, devices and timeline."""
+    import html
+
+    from baechi.summary import in_bytes
+
     busy, peaks = plan.busy_ns, plan.peaks
     rows = (
         (
@@ -42,6 +49,8 @@ def of_plan(plan: _core.Plan) -> str:
 
 def of_cluster(cluster: _core.Cluster) -> str:
     """Return a table of the devices."""
+    from baechi.summary import in_bytes
+
     rows = (
         (device.name, device.kind, in_bytes(device.capacity), f"{device.speed:g}")
         for device in cluster.devices
@@ -51,6 +60,8 @@ def of_cluster(cluster: _core.Cluster) -> str:
 
 def of_graph(graph: _core.Graph) -> str:
     """Return what is known of a graph without a cluster."""
+    from baechi.summary import in_bytes, in_time
+
     facts = _core.graph_facts(graph)
     rows = [
         ("operators", _core.count_text(int(facts["operators"]))),

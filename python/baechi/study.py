@@ -6,7 +6,6 @@ Every function returns the document that the command of its name prints with ``-
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,6 +38,8 @@ class Explanation(Document):
     __repr__ = __str__  # the document of a large graph has a line for each operator
 
     def _repr_html_(self) -> str:
+        import html
+
         return f"<pre>{html.escape(self._words)}</pre>"
 
 
