@@ -125,7 +125,7 @@ std::string fish(const std::vector<Words>& all) {
       text += begin + (is_long ? "-l " + option.substr(2) : "-s " + option.substr(1));
       if (const auto at = words.values.find(option); at != words.values.end())
         text += " -x -a '" + join(at->second, " ") + "'";
-      text += "\n";
+      text += '\n';
     }
     if (const auto at = words.values.find(""); at != words.values.end())
       text += begin + "-a '" + join(at->second, " ") + "'\n";
