@@ -156,6 +156,27 @@ class TwoResults(nn.Module):
         return {"used": self.used(x), "pooled": self.pooler(x)}
 
 
+class Constants(nn.Module):
+    """Makes constants where its argument is, behind what no graph has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        none = torch.tensor([], dtype=x.dtype, device=x.device).view(0, WIDTH)
+        half = torch.tensor([0.5, 1.5] * 3, dtype=x.dtype, device=x.device)
+        found: torch.Tensor = self.second(torch.cat([none, x.tanh() * half]))
+        return found
+
+
+def constants_inside() -> nn.Module:
+    """Return a model whose graph of the constants runs in a call that is eager around it."""
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), Constants())
+
+
 def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     output = model(batch)
     found: torch.Tensor = output["used"] if isinstance(output, dict) else output
@@ -164,6 +185,7 @@ def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 MODELS: list[Callable[[], nn.Module]] = [
     Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, Slope, Versioned, TwoResults,
+    constants_inside,
 ]  # fmt: skip
 
 

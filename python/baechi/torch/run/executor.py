@@ -18,7 +18,13 @@ from baechi.progress import remark
 from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
 from baechi.torch.program.instructions import HOST, mapped, slots_in
-from baechi.torch.run.interpreter import Interpreter, check, check_inputs, located
+from baechi.torch.run.interpreter import (
+    Interpreter,
+    check,
+    check_inputs,
+    located,
+    on_device,
+)
 from baechi.torch.run.regions import prepare
 
 _SOURCE = Path(__file__).parent / "csrc" / "executor.cc"
@@ -107,7 +113,7 @@ class Executor:
                 made.wait(self._slots[one.slot.name], self._index(one.device), at_home)
         table, slots = self.program.table, self._slots
         constants = [
-            (slots[slot.name], table[i].to(self.devices[slot.device or 0]))
+            (slots[slot.name], on_device(table[i], self.devices[slot.device or 0]))
             for slot, i in self.program.constants
         ]
         outputs = [

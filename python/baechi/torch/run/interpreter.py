@@ -58,7 +58,7 @@ class Interpreter:
             prepare(self.program, self.devices)
             table = self.program.table
             named = [(slot, table[i]) for slot, i in self.program.constants]
-            self._constants = {s.name: t.to(self.devices[s.device or 0]) for s, t in named}
+            self._constants = {s.name: on_device(t, self.devices[s.device or 0]) for s, t in named}
         return self._constants
 
 
@@ -136,7 +136,7 @@ class _Running:
             if copy is not None:
                 copy.copy_(value, non_blocking=True)
             elif target.type != "cpu":
-                copy = value.to(target, non_blocking=True)
+                copy = on_device(value, target, non_blocking=True)
                 copy.record_stream(reading)
             else:
                 copy = _room_on_host(value)
@@ -198,6 +198,14 @@ def located(
         return type(error)(f"baechi: {place}: {error}")
     except Exception:  # its type wants other arguments
         return RuntimeError(f"baechi: {place}: {type(error).__name__}: {error}")
+
+
+def on_device(value: torch.Tensor, device: torch.device, **how: Any) -> torch.Tensor:
+    """Return a tensor on a device; `to` would be judged by the mode around an eager call."""
+    if value.device == device:
+        return value
+    copy: torch.Tensor = torch.ops.aten._to_copy.default(value, device=device, **how)
+    return copy
 
 
 def _room_on_host(value: torch.Tensor) -> torch.Tensor:
