@@ -151,7 +151,26 @@ def without_numbers(text: str) -> str:
 
 def numbers(text: str) -> list[float]:
     """Return the numbers in a text, in their order."""
-    return [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+    return [float(found.replace(",", "")) for found in _figures(text)]
+
+
+def _figures(text: str) -> list[str]:
+    return re.findall(r"\d+(?:,\d{3})*(?:\.\d+)?", text)
+
+
+def wrong(shown: str, printed: str, rel: float = 0.1) -> list[tuple[str, str]]:
+    """Return the numbers of a page, up to a line ``...``, that are not printed, and what is.
+
+    A better plan may change a number by a part of it, or by one in its last place.
+    """
+    head = re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)[0]
+    found = []
+    for said, got in zip(_figures(head), _figures(printed), strict=False):
+        place = 10.0 ** -len(said.partition(".")[2])
+        (one,), (other,) = numbers(said), numbers(got)
+        if abs(one - other) > max(rel * abs(one), 1.001 * place):
+            found.append((said, got))
+    return found
 
 
 def says(shown: str, printed: str) -> bool:

@@ -16,3 +16,4 @@ from tests import pages
 def test_a_page_prints_what_it_says(root: Path, page: str, tmp_path: Path) -> None:
     for shown, printed in pages.run(root / page, tmp_path):
         assert pages.says(shown, printed), printed
+        assert not pages.wrong(shown, printed), printed
