@@ -183,4 +183,10 @@ void add_output_option(OptionSet& set, std::string& path) {
       .type_name("FILE");
 }
 
+void add_page_option(OptionSet& set, std::string& path) {
+  set.add("--report", path, "Also write an HTML page with a chart to this file")
+      .check(check_path)
+      .type_name("FILE");
+}
+
 }  // namespace baechi::cli

@@ -78,4 +78,7 @@ Cluster load_cluster(const ClusterArgument& argument, const ClusterSpec& planned
 // -o, --output: for write_result() in apps/console.h.
 void add_output_option(OptionSet& set, std::string& path);
 
+// --report: for write_page().
+void add_page_option(OptionSet& set, std::string& path);
+
 }  // namespace baechi::cli

@@ -75,4 +75,9 @@ void write_result(const std::string& path, std::string_view text) {
     write_text_file(path, text);
 }
 
+void write_page(const std::string& path, std::string_view page) {
+  write_text_file(path, page);
+  print_words("wrote " + path + ": open it in a browser");
+}
+
 }  // namespace baechi::cli

@@ -26,4 +26,7 @@ std::size_t terminal_width();
 // Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".
 void write_result(const std::string& path, std::string_view text);
 
+// The same for a page, beside a result: says on stderr where it is.
+void write_page(const std::string& path, std::string_view page);
+
 }  // namespace baechi::cli

@@ -109,7 +109,8 @@ extern const Command kEstimateCommand{
 
 extern const Command kDoctorCommand{
     .name = "doctor",
-    .summary = "What is installed here and what works: versions, compiler, devices, pinned memory",
+    .summary =
+        "What is installed here and what works: versions, compiler, devices, links, pinned memory",
     .examples =
         "baechi doctor\n"
         "baechi doctor --json",

@@ -71,7 +71,8 @@ ALLOWED = {
     "report/picture": "base graph cluster schedule io/graph report/facts",
     "report/text": f"base graph cluster schedule simulate {PLAN} study io/text io/json "
     "report/facts",
-    "report/html": "base graph schedule io/json report/facts",
+    "report/html": f"base graph cluster schedule simulate {PLAN} study io/json report/facts "
+    "report/picture",
     "report/export": "base graph schedule io/json io/graph_def io/onnx report/facts report/picture "
     "report/text",
 }

@@ -12,10 +12,17 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from baechi import _core
+
+if TYPE_CHECKING:
+    from baechi.measured_links import Line
+
+_MOST_LINKED = 4  # accelerators between which copies are timed, so that it takes seconds
+_FEW_LINKS = 2
 
 
 def _installed(package: str) -> str | None:
@@ -79,6 +86,32 @@ def _pinned() -> str:
     return "2 GiB could be pinned"
 
 
+def links(names: Sequence[str] = ()) -> str:
+    """Return what copies between the named devices take; by default accelerators and the host."""
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch would say"
+    from baechi.calibrate import framework_copies, measure
+    from baechi.torch.devices import accelerators
+
+    ends = list(names) or [str(device) for device in accelerators()[:_MOST_LINKED]]
+    if not ends:
+        return "none to measure: there is no accelerator"
+    found = measure(framework_copies("torch", [*ends, "cpu"]), largest=64 << 20, repeats=5)
+    if len(found) <= _FEW_LINKS:
+        return ", ".join(f"{link.source} to {link.target} {_rate(link.line)}" for link in found)
+    slowest, fastest = (of(found, key=lambda link: link.line.at(1 << 20)) for of in (max, min))
+    words = (
+        f"{len(found)} pairs: from {_rate(slowest.line)} ({slowest.source} to {slowest.target}) "
+    )
+    return words + f"to {_rate(fastest.line)} ({fastest.source} to {fastest.target})"
+
+
+def _rate(line: Line) -> str:
+    rate = line.seconds_per_byte
+    bandwidth = "unlimited" if rate == 0 else f"{1e-9 / rate:.3g} GB/s"
+    return f"{bandwidth} after {line.latency * 1e6:.2g} us"
+
+
 def _memory() -> str:
     try:
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
@@ -105,6 +138,7 @@ _LINES: dict[str, Callable[[], str]] = {
     "compiler": _compiler,
     "PyTorch": _torch,
     "accelerators": _accelerators,
+    "links": links,
     "pinned memory": _pinned,
     "TensorFlow": lambda: _installed("tensorflow") or "not installed",
     "ONNX": lambda: _installed("onnx") or "not installed, and not needed",

@@ -80,7 +80,8 @@ def what_if(
         clusters: More scenarios: clusters by name.
         batch_sizes: More scenarios: mini-batches, if the graph says for which its costs are.
         standard: The standard scenarios as well.
-        options: Those of ``baechi.options.StudyOptions`` for each scenario.
+        options: Those of ``baechi.options.StudyOptions`` for each scenario; the budget is 200ms by
+            default.
 
     """
     others = [(name, cluster_of(other)) for name, other in (clusters or {}).items()]

@@ -91,7 +91,7 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
                     const std::vector<NamedCluster>& clusters,
                     const std::vector<std::int64_t>& batch_sizes, bool standard,
                     const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "what_if");
+  PlanRequest request = request_of(options, kStudiesTake, "what_if", {.budget = kBudgetOfMany});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {
@@ -107,7 +107,8 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
 
 std::string worth_of_devices(const GraphHandle& graph, const ClusterHandle& cluster,
                              const std::vector<GraphHandle>& further, const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "device_worth");
+  PlanRequest request =
+      request_of(options, kStudiesTake, "device_worth", {.budget = kBudgetOfMany});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {

@@ -76,7 +76,8 @@ def test_doctor_says_what_is_here(run: Run) -> None:
     found = json.loads(run("doctor", "--json", timeout=300).stdout)  # imports PyTorch
     assert found["baechi"].split()[0] == run("--version").stdout.strip()
     assert found["Python"].split()[0] == sys.version.split()[0]
-    assert {"compiler", "PyTorch", "accelerators", "pinned memory", "cache"} <= set(found)
+    needed = {"compiler", "PyTorch", "accelerators", "links", "pinned memory", "cache"}
+    assert needed <= set(found)
     assert "could not be found out" not in str(found)
 
 

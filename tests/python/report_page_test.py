@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,8 +129,8 @@ def test_the_page_says_numbers_as_the_command_does(browser: Any) -> None:
     rules = Path(__file__).parents[2] / "src/baechi/report/html/format.js"
     page = browser.new_page()
 
-    def told(call: str) -> str:
-        return str(page.evaluate(f"(() => {{ {rules.read_text()}; return {call}; }})()"))
+    def told(call: str) -> Any:
+        return page.evaluate(f"(() => {{ {rules.read_text()}; return {call}; }})()")
 
     for value in [0, 1, 999, 1000, 1023, 1024, 9_994, 9_995, 123_456, 999_999, 1_048_000]:
         for scale in [1, 1000, 1024, 1_000_000]:
@@ -144,6 +146,8 @@ def test_the_page_says_numbers_as_the_command_does(browser: Any) -> None:
     # The moments of a bar are in the unit that they call for, as its time is.
     assert told("momentText(2000, 10)") == "2.00 us"
     assert told("momentText(0, 10)") == "0 ns"
+    # Those of one axis share the unit of its end.
+    assert told("[0, 5e8, 1e9].map((t) => momentText(t, 5e8, 1.2e9))") == ["0", "0.5 s", "1.0 s"]
     assert told("momentText(1001000000, 1000000)") == "1.001 s"
     page.close()
 
@@ -190,6 +194,82 @@ def test_the_wheel_zooms_where_it_points_and_fit_shows_all_again(one: Page) -> N
         one.settle()
     assert one.page.evaluate("scrollY") > scrolled
     assert one.shown() == whole
+
+
+def test_on_a_phone_moments_share_a_unit_and_two_fingers_zoom(browser: Any, folder: Path) -> None:
+    options = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True}
+    phone = Page(browser, folder / "one.html", **options)
+    canvas = phone.page.locator(".timeline canvas").first
+    ticks = canvas.get_attribute("data-ticks").split(" | ")
+    assert ticks[0] == "0"
+    assert len(ticks) >= 3
+    assert len({tick.split()[1] for tick in ticks[1:]}) == 1
+    assert phone.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    whole = phone.shown()
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    touch = phone.page.context.new_cdp_session(phone.page)
+    for kind, apart in [("touchStart", 20), *(("touchMove", 20 + 8 * i) for i in range(1, 6))]:
+        fingers = [{"x": box["x"] + 230 + side * apart, "y": box["y"] + 80} for side in (-1, 1)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
+    touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    phone.settle()
+    begin, end = phone.shown()
+    assert (whole[1] - whole[0]) / 3.5 < end - begin < (whole[1] - whole[0]) / 2.5
+    assert begin > whole[0]
+    assert phone.errors == []
+    phone.page.close()
+
+
+def test_tables_have_heads_and_the_winner_first_and_a_constant_uses_no_device(
+    browser: Any, tmp_path: Path
+) -> None:
+    builder = baechi.GraphBuilder("constants")
+    for name in "abcd":
+        builder.add(name, {"gpu": 1_000_000}, permanent=1 << 20, outputs=[4096])
+        builder.add(f"{name} constant", {"gpu": 0}, permanent=12)
+    graph = builder.build()
+    spread = {name: f"gpu:{i % 2}" for i, name in enumerate("abcd")}
+    spread |= {f"{name} constant": f"gpu:{2 + i % 2}" for i, name in enumerate("abcd")}
+    plan = baechi.place_graph(graph, "4x1GiB", budget=0.01)
+    expert = baechi.place_graph(graph, "4x1GiB", method="expert", expert=spread)
+    page = Page(browser, baechi.report(expert, tmp_path / "expert.html"))
+    assert "2 of 4" in page.page.locator(".tile:has-text('Devices used') .value").inner_text()
+    page.page.close()
+    page = Page(browser, baechi.report(plan, tmp_path / "auto.html"))
+    assert all(page.page.locator("th").all_inner_texts())
+    rows = page.page.locator("section:has(h2:text-is('Methods compared')) tbody tr")
+    names = [text.split()[0] for text in rows.all_inner_texts()]
+    steps = {row.method: row.makespan_ns for row in plan.methods}
+    assert names[0] == plan.method
+    assert [steps[name] for name in names] == sorted(
+        steps.values(), key=lambda s: (s is None, s or 0)
+    )
+    assert page.errors == []
+    page.page.close()
+
+
+@pytest.mark.parametrize("name", ["what-if", "sweep"])
+def test_studies_have_a_page_with_a_chart(
+    browser: Any, command: str, tmp_path: Path, name: str
+) -> None:
+    graph, path = tmp_path / "graph.json", tmp_path / "study.html"
+    baechi.generate("gnmt", length=4, batch=16).save(graph)
+    asked = (
+        ["--devices", "1,2,4", "--methods", "m-etf,m-topo"] if name == "sweep" else ["-m", "m-etf"]
+    )
+    line = [command, name, graph, "--cluster", "4x2GiB", *asked, "--report", path, "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stderr.endswith(f"wrote {path}: open it in a browser\n")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    (rows,) = json.loads(done.stdout).values()
+    assert page.locator("tbody tr").count() == len(rows)
+    shapes = page.locator("svg circle" if name == "sweep" else "svg rect[rx]")
+    assert shapes.count() == sum(row["fits"] for row in rows) > 2
+    assert page.locator("svg polyline").count() == (2 if name == "sweep" else 0)
+    assert all(page.locator("th").all_inner_texts())
+    page.close()
 
 
 def test_dragging_pans(one: Page) -> None:

@@ -189,10 +189,10 @@ void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanReques
   run.outcome.reason = error.what();
 }
 
-// Keeps the present plan instead if it fits and is shorter, also after Ctrl-C. One that overflows
+// Keeps a plan of another scenario instead if it fits and is shorter, also after Ctrl-C. One that overflows
 // is no offer.
-void offer_present(const Plan& present, const Unrolled* step, const CostModel& costs,
-                   const PlanRequest& request, std::optional<Plan>& plan) try {
+void offer(const Plan& present, const std::string& name, const Unrolled* step,
+           const CostModel& costs, const PlanRequest& request, std::optional<Plan>& plan) try {
   std::optional<PlacedGraph> moves = moved(present, step, costs);
   if (!moves.has_value()) return;
   const ExecutionOrder order = request.place.order;
@@ -202,7 +202,7 @@ void offer_present(const Plan& present, const Unrolled* step, const CostModel& c
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
-  plan = plan_of(costs, placed, std::string(kPresentPlan), request.bounds, order);
+  plan = plan_of(costs, placed, name, request.bounds, order);
   plan->micro_batches = present.micro_batches;
 } catch (const NumberTooLarge&) {
   return;
@@ -221,11 +221,11 @@ void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
     outcome.highest_peak = std::max(outcome.highest_peak, device.peak);
 }
 
-// The present plan's step in the scenario, and that as an offer.
-void offer_present(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
-                   const Plan& present, std::optional<Plan>& plan) {
+// The other plan's step in the scenario, and that as an offer.
+void offer(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
+           const Plan& present, const std::string& name, std::optional<Plan>& plan) {
   if (!asks_for_steps(sizes, request))
-    return offer_present(present, nullptr, CostModel(sizes.first(), cluster), request, plan);
+    return offer(present, name, nullptr, CostModel(sizes.first(), cluster), request, plan);
   std::optional<Unrolled> step;
   try {  // numbers of micro-batches differ: the present one need not divide this mini-batch
     PlanRequest same = request;
@@ -235,8 +235,8 @@ void offer_present(const GraphSizes& sizes, const Cluster& cluster, const PlanRe
   } catch (const InputError&) {
     return;
   }
-  offer_present(present, present.micro_batches > 1 ? &*step : nullptr,
-                CostModel(step->graph, cluster), request, plan);
+  offer(present, name, present.micro_batches > 1 ? &*step : nullptr,
+        CostModel(step->graph, cluster), request, plan);
 }
 
 // What the scenario's mini-batch makes of the graph, or of the request.
@@ -254,6 +254,84 @@ Batch with_batch(const GraphSizes& sizes, PlanRequest request,
     batch.scaled = with_batch_size(sizes.first(), *batch_size);
   return batch;
 }
+
+// Whether the scenario has all that the other one has, and nothing of it is slower or smaller.
+bool has_all_of(const Scenario& scenario, const Scenario& other) {
+  if (scenario.batch_size != other.batch_size ||
+      scenario.cluster.communication != other.cluster.communication)
+    return false;
+  const Cluster more(scenario.cluster), less(other.cluster);
+  IdVector<DeviceId, std::optional<DeviceId>> there;
+  for (const DeviceId id : less.devices()) {
+    there.push_back(more.find(less[id].name));
+    if (!there[id].has_value()) return false;
+    const Device &a = more[*there[id]], &b = less[id];
+    if (a.kind != b.kind || a.capacity < b.capacity || a.speed < b.speed) return false;
+  }
+  for (const DeviceId from : less.devices())
+    for (const DeviceId to : less.devices())
+      for (const Bytes size : {Bytes(0), mebibytes(1)})
+        if (from != to && more.link(*there[from], *there[to]).transfer_time(size) >
+                              less.link(from, to).transfer_time(size))
+          return false;
+  return true;
+}
+
+// More of anything is no worse: plans of scenarios that have less are offered to those that have
+// more, where planning anew found something longer.
+class Dominance {
+ public:
+  Dominance(const GraphSizes& sizes, const std::vector<Scenario>& scenarios,
+            const PlanRequest& request)
+      : sizes_(sizes), scenarios_(scenarios), request_(request) {}
+
+  void settle(std::vector<ScenarioRun>& runs) const {
+    // A plan that is handed on may be offered further: as often as there are scenarios at the most.
+    bool changed = true;
+    for (std::size_t round = 0; changed && round < runs.size(); ++round) {
+      changed = false;
+      for (std::size_t i = 0; i < runs.size(); ++i)
+        for (std::size_t j = 0; j < runs.size(); ++j)
+          if (i != j && is_longer(runs[i], runs[j])) changed = hand_on(i, j, runs) || changed;
+    }
+  }
+
+ private:
+  static bool is_longer(const ScenarioRun& run, const ScenarioRun& other) {
+    return other.plan.has_value() &&
+           (!run.plan.has_value() || run.plan->makespan() > other.plan->makespan());
+  }
+
+  // The plan of scenario j to scenario i.
+  bool hand_on(std::size_t i, std::size_t j, std::vector<ScenarioRun>& runs) const {
+    const Scenario& scenario = scenarios_[i];
+    try {
+      if (!has_all_of(scenario, scenarios_[j])) return false;
+      PlanRequest request = request_;
+      request.suggest = false;
+      const Batch batch = with_batch(sizes_, std::move(request), scenario.batch_size);
+      const GraphSizes sizes = batch.scaled.has_value() ? GraphSizes(*batch.scaled) : sizes_;
+      const std::optional<Time> before = runs[i].outcome.makespan;
+      offer(sizes, Cluster(scenario.cluster), batch.request, *runs[j].plan,
+            name_of(runs[j].outcome), runs[i].plan);
+      if (!runs[i].plan.has_value()) return false;
+      take_plan(*runs[i].plan, runs[i].outcome);
+      return runs[i].outcome.makespan != before;
+    } catch (const InputError&) {
+      return false;  // a scenario that cannot be
+    }
+  }
+
+  static std::string name_of(const ScenarioOutcome& outcome) {
+    return outcome.method.starts_with(kPlanOf) || outcome.method == kPresentPlan
+               ? outcome.method
+               : std::string(kPlanOf) + outcome.name;
+  }
+
+  const GraphSizes& sizes_;
+  const std::vector<Scenario>& scenarios_;
+  const PlanRequest& request_;
+};
 
 }  // namespace
 
@@ -287,7 +365,8 @@ ScenarioRun run_scenario(const GraphSizes& given, const Scenario& scenario, Plan
   }
   const GraphSizes sizes = batch->scaled.has_value() ? GraphSizes(*batch->scaled) : given;
   plan_anew(sizes, *cluster, batch->request, scenario.batch_size.has_value(), run);
-  if (present != nullptr) offer_present(sizes, *cluster, batch->request, *present, run.plan);
+  if (present != nullptr)
+    offer(sizes, *cluster, batch->request, *present, std::string(kPresentPlan), run.plan);
   if (run.plan.has_value()) take_plan(*run.plan, outcome);
   return run;
 }
@@ -296,17 +375,19 @@ std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
                                            const PlanRequest& request,
                                            const std::function<void(const Scenario&)>& told) {
-  std::vector<ScenarioOutcome> outcomes;
-  std::optional<Plan> present;
+  std::vector<ScenarioRun> runs;
   for (const Scenario& scenario : scenarios) {
     if (told) told(scenario);
-    std::optional<ScenarioRun> run = unless_cancelled(!outcomes.empty(), [&] {
-      return run_scenario(sizes, scenario, request, present.has_value() ? &*present : nullptr);
-    });
+    const Plan* present = runs.empty() || !runs[0].plan.has_value() ? nullptr : &*runs[0].plan;
+    std::optional<ScenarioRun> run = unless_cancelled(
+        !runs.empty(), [&] { return run_scenario(sizes, scenario, request, present); });
     if (!run.has_value()) break;
-    if (outcomes.empty()) present = std::move(run->plan);
-    outcomes.push_back(std::move(run->outcome));
+    runs.push_back(*std::move(run));
   }
+  if (request.place.cancel == nullptr || !request.place.cancel->requested())
+    Dominance(sizes, scenarios, request).settle(runs);
+  std::vector<ScenarioOutcome> outcomes;
+  for (ScenarioRun& run : runs) outcomes.push_back(std::move(run.outcome));
   return outcomes;
 }
 

@@ -52,6 +52,9 @@ std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterS
 // What an outcome's method is when planning anew found nothing shorter than the plan of the cluster
 // as it is, replayed on the scenario's.
 inline constexpr std::string_view kPresentPlan = "present plan";
+// What it begins with, before the name of another scenario, when that one has less of everything and
+// yet the shorter plan, which is then this one's as well.
+inline constexpr std::string_view kPlanOf = "plan of: ";
 
 struct ScenarioRun {
   ScenarioOutcome outcome;
@@ -65,7 +68,8 @@ struct ScenarioRun {
 ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, PlanRequest request,
                          const Plan* present = nullptr);
 
-// Runs them all; the first one's plan is the present one for the others. `told`, if given, hears of
+// Runs them all; the first one's plan is the present one for the others, and more of anything never
+// makes a step longer: see kPlanOf. `told`, if given, hears of
 // each before it is run. Stopped by the request's flag: those so far, of which the last is the best
 // plan that its search had found; throws Cancelled when there is none.
 std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,

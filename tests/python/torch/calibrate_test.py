@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 from baechi.torch.costs.copy_times import copies
 
 import baechi
-from baechi import calibrate
+from baechi import calibrate, doctor
 
 
 def links_of(sim: ModuleType) -> dict[tuple[str, str], Any]:
@@ -207,3 +207,15 @@ def test_another_framework_plugs_in(
     monkeypatch.setitem(calibrate.FRAMEWORKS, "torch", "baechi.nothing")
     assert run() == 2
     assert "this version of baechi cannot" in capsys.readouterr().err
+
+
+def test_doctor_times_the_links(sim: ModuleType) -> None:
+    fast = sim.Link("10us", "4GB/s")
+    with machine(sim, devices=1, link=fast, links={}):
+        assert doctor.links(["sim:0"]).startswith(
+            "gpu:0 to cpu:0 4 GB/s after 10 us, cpu:0 to gpu:0"
+        )
+    with machine(sim, link=fast):
+        words = doctor.links(["sim:0", "sim:1"])
+    slow = "from 0.5 GB/s after 3e+03 us (gpu:1 to gpu:0)"
+    assert words.startswith(f"6 pairs: {slow} to 4 GB/s after 10 us (")

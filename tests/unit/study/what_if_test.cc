@@ -76,6 +76,21 @@ TEST_CASE("what-if: the standard scenarios, and what they bring") {
   CHECK(told.size() == 11);
 }
 
+TEST_CASE("what-if: more of anything is never told to be slower, whatever the method finds") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.max_ops = 24});
+    const auto told = outcomes(graph, line("3x8GiB"));
+    const auto step = [&](const char* name) { return *told.at(name).makespan; };
+    CHECK(step("as it is") <= step("one gpu fewer"));
+    CHECK(step("one more gpu") <= step("as it is"));
+    CHECK(step("twice the memory") <= step("as it is"));
+    CHECK(step("devices twice as fast") <= step("as it is"));
+    if (told.contains("NVLink between GPUs (A100)") && told.contains("PCIe 4.0 between GPUs"))
+      CHECK(step("NVLink between GPUs (A100)") <= step("PCIe 4.0 between GPUs"));
+  }
+}
+
 TEST_CASE("what-if: unequal devices are named apart, and faster links are not offered again") {
   const OpGraph graph = figure_1();
   ClusterSpec spec = line("1x8GiB+1x4GiB@0.5");

@@ -65,9 +65,10 @@ function atMostAbove(fraction) {
 
 const plural = (n, word) => `${countText(n)} ${word}${n === 1 ? "" : "s"}`;
 
-// A moment, as exactly as `step` (nanoseconds) asks for.
-function momentText(ns, step) {
-  const [size, name] = TIME_UNITS.findLast(([unit]) => unit <= Math.abs(ns)) ?? TIME_UNITS[0];
+// A moment, as exactly as `step` (nanoseconds) asks for, in the unit of `like`: moments of one axis share it.
+function momentText(ns, step, like = ns) {
+  if (ns === 0) return like === 0 ? "0 ns" : "0";
+  const [size, name] = TIME_UNITS.findLast(([unit]) => unit <= Math.abs(like)) ?? TIME_UNITS[0];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));
   const text = (ns / size).toFixed(Math.min(digits, 9));
   return `${digits === 0 ? countText(text) : text} ${name}`;

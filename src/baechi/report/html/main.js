@@ -232,7 +232,7 @@ const timelineSection = element("section.card.tall", {id: "timeline"},
     element("button", {title: "Show the whole step (0)", onclick: () => store.view.fit()}, "Fit")),
   element("div.pair", {}, data.plans.map((plan) => element("div", {}, planName(plan), timelines[plan.number].box))),
   legend,
-  element("p.hint", {}, "Wheel or ", element("kbd", {}, "+"), " ", element("kbd", {}, "−"), " zoom, drag or ", element("kbd", {}, "←"), " ", element("kbd", {}, "→"), " pan, ", element("kbd", {}, "0"), " fits, ", element("kbd", {}, "/"), " searches, ", element("kbd", {}, "n"), " next match, ", element("kbd", {}, "["), " ", element("kbd", {}, "]"), " step through operators, ", element("kbd", {}, "c"), " critical path."),
+  element("p.hint", {}, "Wheel, two fingers or ", element("kbd", {}, "+"), " ", element("kbd", {}, "−"), " zoom, drag or ", element("kbd", {}, "←"), " ", element("kbd", {}, "→"), " pan, ", element("kbd", {}, "0"), " fits, ", element("kbd", {}, "/"), " searches, ", element("kbd", {}, "n"), " next match, ", element("kbd", {}, "["), " ", element("kbd", {}, "]"), " step through operators, ", element("kbd", {}, "c"), " critical path."),
   panel);
 
 const single = data.plans.length === 1;

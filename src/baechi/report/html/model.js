@@ -28,6 +28,11 @@ const USES = [
   {words: "waiting in a transfer queue", color: "--c4"},
 ];
 
+// A device with less than that part of the step, and of what the fullest device holds, is not in use:
+// two devices with a constant of 12 bytes each are not.
+const A_TRACE = 0.001;
+const holdsMuch = (peak, peaks) => peak > 0 && peak >= A_TRACE * Math.max(...peaks);
+
 // Names come as the length they share with the one before, and the rest.
 function decodeNames(columns) {
   const names = [];
@@ -134,7 +139,7 @@ function decodePlan(plan, number, data) {
     channelsOf,
     path: decodePath(plan, bars, transfers),
     bound: plan.bounds.length > 0 && plan.bounds[0].value > 0 ? plan.bounds[0] : null,
-    usedDevices: plan.devices.filter((device) => device.last > device.first).length,
+    usedDevices: plan.devices.filter((device) => device.busy >= A_TRACE * plan.makespan || holdsMuch(device.peak, plan.devices.map((d) => d.peak))).length,
   };
 }
 

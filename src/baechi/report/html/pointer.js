@@ -1,4 +1,27 @@
-// Wheel, drag, click and hover on a timeline.
+// Wheel, drag, pinch, click and hover on a timeline.
+
+// Two fingers: the moments under them stay under them. Returns whether a pinch goes on.
+function pinchOf(timeline, place) {
+  const fingers = new Map(); // where they are, by pointer
+  let held = null; // the moments that were under two of them
+  const xs = () => [...fingers.values()].sort((a, b) => a - b);
+  const move = () => {
+    const [left, right] = xs();
+    if (right - left < 10) return;
+    const span = ((held[1] - held[0]) * timeline.plotWidth) / (right - left);
+    const begin = held[0] - ((left - GUTTER) / timeline.plotWidth) * span;
+    timeline.store.view.show(begin, begin + span);
+  };
+  return (event) => {
+    if (event.pointerType !== "touch") return false;
+    if (event.type === "pointerdown" || fingers.has(event.pointerId)) fingers.set(event.pointerId, place(event)[0]);
+    if (event.type === "pointerup" || event.type === "pointercancel") fingers.delete(event.pointerId);
+    if (fingers.size !== 2) held = null;
+    else if (held === null) held = xs().map((x) => timeline.moment(x));
+    else move();
+    return held !== null;
+  };
+}
 
 function listenToPointer(timeline) {
   const {canvas, store} = timeline;
@@ -7,6 +30,7 @@ function listenToPointer(timeline) {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
+  const pinch = pinchOf(timeline, place);
   const overviewMoment = (x) => ((x - GUTTER) / timeline.plotWidth) * store.view.limit * 1.02;
 
   canvas.addEventListener("wheel", (event) => {
@@ -26,6 +50,11 @@ function listenToPointer(timeline) {
 
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
+    if (pinch(event)) {
+      drag = null;
+      hideTooltip();
+      return;
+    }
     const [x, y] = place(event);
     canvas.setPointerCapture(event.pointerId);
     drag = {x, y, moved: false, begin: store.view.begin, end: store.view.end, scroll: timeline.box.scrollTop, overview: y < OVERVIEW};
@@ -37,6 +66,7 @@ function listenToPointer(timeline) {
   });
 
   canvas.addEventListener("pointermove", (event) => {
+    if (pinch(event)) return;
     const [x, y] = place(event);
     if (drag === null) {
       showTooltip(store, timeline.at(x, y), event.clientX, event.clientY);
@@ -58,6 +88,7 @@ function listenToPointer(timeline) {
   });
 
   const release = (event) => {
+    pinch(event);
     canvas.classList.remove("dragging");
     if (drag !== null && !drag.moved && event.type === "pointerup") {
       const [x, y] = place(event);

@@ -95,28 +95,31 @@ function table(head, rows) {
       words ? element("td.words", {colspan: String(head.length - cells.length)}, words) : null)))));
 }
 
+// The plan's own method, then by step time, then what does not fit.
 function methodsTable(plan) {
   if (plan.methods.length === 0) return element("p.soft", {}, `Only ${plan.method} was asked.`);
   const slowest = Math.max(...plan.methods.map((m) => m.makespan ?? 0), plan.makespan);
   const scale = Math.min(slowest, plan.makespan * 3);
-  const winner = plan.methods.findIndex((m) => m.method === plan.method && m.makespan === plan.makespan);
+  const winner = plan.methods.find((m) => m.method === plan.method && m.makespan === plan.makespan);
+  const place = (m) => (m === winner ? -1 : m.makespan ?? Infinity);
   const mark = plan.bound === null ? undefined : [plan.bound.value, `no plan is faster than ${timeText(plan.bound.value)}`];
   return table(
-    [{name: "method"}, {name: "step time", type: "number"}, {name: "above bound", type: "number"}, {name: "", type: "wide"}, {name: "highest peak", type: "number"}, {name: "devices", type: "number"}, {name: "remarks", type: "words"}],
-    plan.methods.map((m, i) => {
+    [{name: "method"}, {name: "step time", type: "number"}, {name: "above bound", type: "number"}, {name: "to scale", type: "wide"}, {name: "highest peak", type: "number"}, {name: "devices", type: "number"}, {name: "remarks", type: "words"}],
+    [...plan.methods].sort((a, b) => (place(a) < place(b) ? -1 : Number(place(a) > place(b)))).map((m) => {
       if (m.makespan === undefined) return {cells: [m.method], words: `does not fit: ${m.reason}`};
-      const color = i === winner ? "--accent" : "--other";
-      const remarks = [i === winner ? "this plan" : null, m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : null,
+      const color = m === winner ? "--accent" : "--other";
+      const remarks = [m === winner ? "this plan" : null, m.fallbacks.length > 0 ? `fell back: ${m.fallbacks.join(", ")}` : null,
         m.makespan > scale ? "bar cut off" : null, ...plan.notes.map((note) => remarkOf(m, note))].filter((words) => words !== null);
-      return {best: i === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : changeText(m.makespan / plan.bound.value - 1),
+      const devices = m === winner ? plan.usedDevices : m.peaks.filter((peak) => holdsMuch(peak, m.peaks)).length;
+      return {best: m === winner, cells: [m.method, timeText(m.makespan), plan.bound === null ? "" : atMostAbove(m.makespan / plan.bound.value - 1)[0],
         stacked([[Math.min(m.makespan, scale), color, timeText(m.makespan)]], scale, mark),
-        bytesText(Math.max(0, ...m.peaks)), String(m.devices_used), remarks.join("; ")]};
+        bytesText(Math.max(0, ...m.peaks)), countText(devices), remarks.join("; ")]};
     }));
 }
 
 function boundsTable(plan) {
   if (plan.bounds.length === 0) return element("p.soft", {}, "No lower bounds were computed.");
-  return table([{name: "bound"}, {name: "at least", type: "number"}, {name: "", type: "wide"}],
+  return table([{name: "bound"}, {name: "at least", type: "number"}, {name: "of the step", type: "wide"}],
     plan.bounds.map((bound, i) => ({best: i === 0, cells: [bound.name, timeText(bound.value), stacked([[bound.value, i === 0 ? "--c2" : "--other"]], plan.makespan)]})));
 }
 
@@ -246,7 +249,7 @@ function comparison(plans) {
   };
   const sameDevices = a.devices.length === b.devices.length && a.devices.every((d, i) => d.name === b.devices[i].name);
   return element("section.card", {}, element("h2", {}, "What differs"),
-    table([{name: ""}, {name: `A: ${a.label}`, type: "number"}, {name: `B: ${b.label}`, type: "number"}, {name: "B against A", type: "number"}], [
+    table([{name: "of a step"}, {name: `A: ${a.label}`, type: "number"}, {name: `B: ${b.label}`, type: "number"}, {name: "B against A", type: "number"}], [
       {best: true, ...row("step time", (p) => p.makespan, timeText)},
       row("highest peak", (p) => Math.max(...p.devices.map(highestOf)), bytesText),
       row("computing, all devices", (p) => sum(p, (d) => d.busy), timeText),

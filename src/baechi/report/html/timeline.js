@@ -502,9 +502,10 @@ class Timeline {
     const {context} = this;
     const {view} = this.store;
     const span = view.end - view.begin;
-    const rough = (span / this.plotWidth) * 110;
+    const rough = (span / this.plotWidth) * Math.min(110, this.plotWidth / 3);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = Math.max(1, power * [1, 2, 5, 10].find((factor) => factor * power >= rough));
+    const labels = [];
     context.fillStyle = this.color("--card");
     context.fillRect(0, 0, this.width, OVERVIEW + AXIS);
     context.fillStyle = this.color("--line");
@@ -513,8 +514,10 @@ class Timeline {
       const x = this.x(moment);
       context.fillStyle = this.color("--line");
       context.fillRect(x, OVERVIEW + AXIS - 6, 1, 6);
-      this.text(momentText(moment, step), Math.min(x, this.width - 26), OVERVIEW + AXIS - 13, {font: "11px", color: "--soft", align: x < GUTTER + 16 ? "left" : "center"});
+      labels.push(momentText(moment, step, view.end));
+      this.text(labels.at(-1), Math.min(x, this.width - 26), OVERVIEW + AXIS - 13, {font: "11px", color: "--soft", align: x < GUTTER + 16 ? "left" : "center"});
     }
+    this.canvas.dataset.ticks = labels.join(" | ");
   }
 
   // How many devices compute at once over the whole step, and the part that is shown.

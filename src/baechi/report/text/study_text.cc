@@ -36,7 +36,8 @@ std::string change_of(const ScenarioOutcome& base, const ScenarioOutcome& other)
 
 std::string remarks_text(const ScenarioOutcome& base, const ScenarioOutcome& other) {
   std::string text;
-  if (other.method == kPresentPlan) text = "planning anew found nothing shorter";
+  if (other.method == kPresentPlan || other.method.starts_with(kPlanOf))
+    text = "planning anew found nothing shorter";
   if (other.makespan.has_value() && base.batch_size != other.batch_size &&
       other.batch_size.has_value() && base.makespan.has_value() && *base.makespan > Time(0)) {
     const double per_sample = ratio(*other.makespan, *base.makespan) *
