@@ -153,13 +153,15 @@ def summary(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> str:
     fit = [row for row in rows if row["auto"] is not None]
     alone = sum(row["none"] is None for row in fit)
     longer = sum(r["none"] is not None and (r["auto"] or math.inf) > r["none"] for r in rows)
+    missed = sum(r["auto"] is None and (r["all"] or r["root"]) is not None for r in rows)
     assert all(row["right"] for row in fit), "every plan keeps every rule"
     gaps = [(r["mean"], r["fits"] - r["missed"]) for r in small if r["mean"] is not None]
     gap = sum(mean * number for mean, number in gaps) / sum(number for _, number in gaps)
     slowest = max(rows, key=lambda row: row["seconds_auto"])
     return (
         f"`auto` fits in {len(fit)} rows, in {alone} of them where running each operator once does "
-        f"not, and is longer than that in {longer}. On small graphs it is {percent(gap)} above the "
+        f"not, and is longer than that in {longer}. In {missed} more it finds nothing where "
+        f"every sqrt(n)-th kept fits. On small graphs it is {percent(gap)} above the "
         f"best of all choices in the mean. It plans for {cpu_time(slowest['seconds_auto'])} at "
         f"most ({slowest['model']})."
     )
