@@ -3,7 +3,8 @@
 
 Pictures of the gallery open the pages that they show. These are made by the command ``baechi``;
 where it is not on the PATH the pictures stay pictures. What pages link to outside of ``docs`` is no
-page: the site shows the text of a file, and only names a folder.
+page: the site shows the text of a file, and only names a folder. The landing page shows the
+README's chart. Search puts pages about tasks first, and those of the laboratory last.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ PAGES = {
 }
 
 
+# How much more than others the pages of a folder count when searching.
+BOOST = {"tutorial": 2.0, "how_to": 2.0, "lab": 0.2}
+CHART = "<!-- the README's chart -->"
+
+
 # What pages link to outside of docs, by its path in the site.
 _outside: dict[str, Path] = {}
 
@@ -31,6 +37,10 @@ _outside: dict[str, Path] = {}
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Lead links to programs to their text, and pictures of a report to it."""
     docs = Path(config.docs_dir).resolve()
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta.setdefault("search", {"boost": BOOST.get(folder, 1.0)})
+    if CHART in markdown:
+        markdown = markdown.replace(CHART, _chart(docs.parent / "README.md"))
     here = (docs / page.file.src_uri).parent
     up = "../" * page.file.url.count("/")
 
@@ -53,6 +63,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         return picture[0] if name is None else f"[{picture[0]}]({name})"
 
     return re.sub(r"!\[[^\]]*\]\((?P<path>[^)]+)\)", linked, markdown)
+
+
+def _chart(readme: Path) -> str:
+    """Return the README's section with the chart, for a page of docs."""
+    found = re.search(
+        r"^## Step times.*?^```.*?^```$", readme.read_text(), re.DOTALL | re.MULTILINE
+    )
+    if found is None:
+        raise ValueError(f"{readme} has no section with step times and a chart")
+    return found[0].replace("](docs/", "](")
 
 
 def on_post_build(config: Any, **_: Any) -> None:

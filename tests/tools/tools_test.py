@@ -16,7 +16,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_paper_map
-import check_site
 import make_gallery
 import run_checks
 
@@ -321,20 +320,6 @@ def test_experiments_whose_packages_pip_does_not_find_are_skipped(
         command = ["bash", "-c", f"{script}install_need torch {tmp_path}/list.txt"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, "are skipped" in done.stderr) == (code, bool(code))
-
-
-def test_a_site_with_a_dead_link_or_something_from_elsewhere_is_found(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "index.html").write_text('<a href="#top">up</a><a href="..">home</a>')
-    (tmp_path / "index.html").write_text(
-        '<a href="there/">a</a><a href="gone/">b</a><a href="https://example.org">c</a>'
-        '<link href="https://fonts.example.org/css"><img src="gone.png">'
-    )
-    assert check_site.problems(tmp_path) == [
-        "index.html links to gone/, which is not there",
-        "index.html loads https://fonts.example.org/css",
-        "index.html links to gone.png, which is not there",
-    ]
 
 
 def test_the_picture_in_the_readme_is_of_its_own_commands(
