@@ -22,7 +22,7 @@ from tests.conftest import Run
 
 METHODS = [
     *("auto", "refine", "all", "m-topo", "m-etf", "m-sct"),
-    *("chain", "partition", "exact", "single", "balanced", "random"),
+    *("heft", "chain", "partition", "exact", "single", "balanced", "random"),
 ]
 
 

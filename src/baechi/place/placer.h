@@ -59,6 +59,7 @@ using Placer = PlaceResult (*)(const CostModel&, const PlaceOptions&);
 PlaceResult place_m_topo(const CostModel&, const PlaceOptions&);     // Paper 2.2
 PlaceResult place_m_etf(const CostModel&, const PlaceOptions&);      // Paper 2.3
 PlaceResult place_m_sct(const CostModel&, const PlaceOptions&);      // Paper 2.4
+PlaceResult place_heft(const CostModel&, const PlaceOptions&);       // beyond the paper: heft.cc
 PlaceResult place_single(const CostModel&, const PlaceOptions&);     // all on the best one device
 PlaceResult place_random(const CostModel&, const PlaceOptions&);     // seeded
 PlaceResult place_balanced(const CostModel&, const PlaceOptions&);   // bytes, in topological order
@@ -72,6 +73,7 @@ struct PlacerEntry {
   Placer place;
   std::string_view summary;     // one line for --help
   bool in_auto = false;         // may win, or at least hold what the others cannot
+  bool for_unequal = false;     // among others only where devices differ in speed or kind
   bool baseline = false;        // a yardstick: shown as it is, never helped to fit
   bool list_scheduler = false;  // knows PlaceOptions::headroom and home
   bool optimizable = false;  // gains from the Graph Optimizer; the others want the graph as it is

@@ -16,6 +16,9 @@
 namespace baechi {
 namespace {
 
+// Where earliest finish is worth its time: it asks all devices about every operator.
+constexpr std::size_t kMostPairs = 4'000'000;
+
 std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
                                                               begin)
@@ -58,6 +61,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
+  if (placer.for_unequal && !runs_alone(request_.method) && !has_unequal_devices()) return;
   Attempt optimized = attempt(problem(), placer, request_.place);
   if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
     return keep(std::move(optimized));
@@ -81,6 +85,11 @@ void PortfolioRun::place(const PlacerEntry& placer) {
                             ": the plan of the unoptimised graph was better and replaced the "
                             "optimised one");
   keep(std::move(plain));
+}
+
+bool PortfolioRun::has_unequal_devices() const {
+  const std::size_t pairs = costs_.graph().num_ops() * costs_.cluster().num_devices();
+  return costs_.num_classes() > 1 && pairs <= kMostPairs;
 }
 
 void PortfolioRun::search(PlaceWindow place_window) {

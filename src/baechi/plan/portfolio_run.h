@@ -61,6 +61,7 @@ class PortfolioRun {
   PortfolioResult take();
 
  private:
+  bool has_unequal_devices() const;
   bool is_planned() const { return request_.place.order == ExecutionOrder::kPlanned; }
 
   // Of what searches have ended with.

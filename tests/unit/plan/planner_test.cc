@@ -259,7 +259,7 @@ TEST_CASE("planner: the rows of the placers say which of them a method runs") {
     for (const PlacerEntry* placer : placers_of(method)) text += std::string(placer->name) + " ";
     return text;
   };
-  const std::string winners = "m-topo m-etf m-sct chain partition single balanced ";
+  const std::string winners = "m-topo m-etf m-sct heft chain partition single balanced ";
   for (const char* method : {"auto", "refine", "exact"}) CHECK(names(method) == winners);
   CHECK(names("all") == winners + "random expert ");
   CHECK(names("random") == "random ");
