@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from baechi import _core
+from baechi.near_name import did_you_mean
 from baechi.pipeline import described
 
 _SIGNATURE = re.compile(r"^    1\. (?P<signature>.*)$", re.MULTILINE)
@@ -70,9 +70,8 @@ def _faults(
         )
     for name in by_name:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            way = f"did you mean {near[0]}?" if near else f"it takes {', '.join(names) or 'none'}"
-            yield f"{called} takes no argument {name!r}: {way}"
+            way = did_you_mean(name, names) or f": it takes {', '.join(names) or 'none'}"
+            yield f"{called} takes no argument {name!r}{way}"
     given = {each.arg: value for each, value in zip(in_order, positional, strict=False)}
     for name in by_name:
         if name in given:

@@ -40,7 +40,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     ),
     (
         lambda: baechi.generate("gnmt", lenght=40),  # type: ignore[call-arg]
-        "baechi.generate takes no argument 'lenght': did you mean length?",
+        "baechi.generate takes no argument 'lenght'; did you mean 'length'?",
     ),
     (
         lambda: baechi.generate("gnmt", 40),  # type: ignore[call-arg]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from baechi.estimates.architectures import Sizes, step_of
-from baechi.estimates.config_file import Config
+from baechi.estimates.architectures import Sizes, known, step_of
+from baechi.estimates.config_file import Config, read_config
 from baechi.estimates.modules import Costing
 from baechi.summary import in_time
 
@@ -287,7 +287,7 @@ def test_a_file_that_cannot_be_right_is_refused(tmp_path: Path, fields: str, wor
         ({"quantize": "nf4"}, "such weights do not train"),
         ({"quantize": "nf5", "lora": 4}, "quantize: expected one of nf4"),
         ({"optimizer": "adam"}, "optimizer: expected one of adamw"),
-        ({"device": "rtx4091"}, "device 'rtx4091': known are"),
+        ({"device": "rtx4091"}, "device 'rtx4091'; did you mean 'rtx4090'.*: known are"),
     ],
 )
 def test_values_that_cannot_be_right_are_refused(
@@ -349,3 +349,87 @@ def test_a_cluster_that_was_calibrated_can_be_estimated(tmp_path: Path) -> None:
     found = baechi.estimate(config, str(path), length=64)
     assert found.fits
     assert "one more card" not in found.others
+
+
+def parameters_of(config: Config) -> int:
+    return step_of(config, Sizes(1, 16, 64), Costing({"gpu": "rtx4090"}, training=False)).parameters
+
+
+def test_what_sees_is_estimated_by_its_language_part(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+
+    def read(**fields: Any) -> Config:
+        path.write_text(json.dumps(fields))
+        return read_config(path, known())
+
+    # LLaVA 1.5: the language part says what differs from its class, Llama's.
+    llava = read(model_type="llava", text_config={"model_type": "llama", "vocab_size": 32064})
+    assert llava.architecture == "llama"
+    assert parameters_of(llava) == 6_738_939_904
+    # Gemma 3 4B: heads and vocabulary are the class's.
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    gemma = read(model_type="gemma3", text_config={"model_type": "gemma3_text", **text})
+    assert parameters_of(gemma) == 3_880_263_168
+    # Fields around it hold where the part is silent; where both speak, the part's do.
+    part = {name: value for name, value in SMALL.items() if name != "tie_word_embeddings"}
+    small = parameters_of(Config("config.json", SMALL))
+    around = {"vision_config": {}, "hidden_size": 1024, "vocab_size": 5}
+    tied = read(model_type="llava", text_config=part, tie_word_embeddings=True, **around)
+    assert parameters_of(tied) == small - 1000 * 256
+    assert parameters_of(read(model_type="qwen2_vl", text_config={**part, "model_type": "x"})) > 0
+
+
+def test_layers_without_experts_are_as_wide_as_they_say() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+    fields = {**SMALL, "model_type": "qwen3_moe", "num_hidden_layers": 4, "head_dim": 32, **experts}
+    each, dense = 8 * 3 * 256 * 128 + 256 * 8, 3 * 256 * 512
+    whole = parameters_of(Config("config.json", fields))
+    every_other = Config("config.json", {**fields, "decoder_sparse_step": 2})
+    assert parameters_of(every_other) == whole - 2 * (each - dense)
+    named = Config("config.json", {**fields, "mlp_only_layers": [0, 1, 3]})
+    assert parameters_of(named) == whole - 3 * (each - dense)
+    with pytest.raises(baechi.InputError, match="mlp_only_layers: expected a list"):
+        parameters_of(Config("config.json", {**fields, "mlp_only_layers": 3}))
+
+
+def test_every_weight_that_trains_is_updated() -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+    fields = {**SMALL, "model_type": "qwen2_moe", **experts, "shared_expert_intermediate_size": 64}
+    step = step_of(Config("config.json", fields), Sizes(1, 16), Costing({"gpu": "rtx4090"}))
+    updated = {n.removeprefix("optimizer/") for n in step.graph.names if n.startswith("optimizer/")}
+    assert step.blocks is not None
+    assert "layers/0/mlp/gate/weight" in updated
+    assert "layers/0/mlp/shared_expert_gate/weight" in updated
+    assert set(step.blocks) <= updated
+
+
+def busy_of(fields: dict[str, Any], sizes: Sizes, costing: Costing) -> float:
+    """Seconds that one device computes, but for what asking for its operators takes."""
+    step = step_of(Config("config.json", fields), sizes, costing)
+    plan = baechi.place_graph(step.graph, "1xgpu:1TiB", method="single", bounds=False)
+    kernels = len(step.graph.names) - len(step.variables or {})
+    return sum(plan.busy_ns.values()) / 1e9 - kernels * 4e-6
+
+
+LLAMA_8B = PUBLISHED[0][0]
+
+
+def test_costs_of_large_products_are_those_of_their_flops() -> None:
+    tokens, length = 16 * 1024, 1024
+    sizes, costing = Sizes(tokens // length, length), Costing({"gpu": "a100"})
+    products = 8_030_261_248 - 128_256 * 4096  # the table is looked up, not multiplied
+    scores = 32 * 4096 * length / 2 * 2 * 2  # of a token: half of them, two products each
+    flops = tokens * (2 * products + scores)
+    peak = 312e12 * 0.6
+    forward = busy_of(LLAMA_8B, sizes, Costing({"gpu": "a100"}, training=False))
+    assert forward == pytest.approx(flops / peak, rel=0.1)
+    step = busy_of(LLAMA_8B, sizes, costing)
+    assert step == pytest.approx(3 * flops / peak, rel=0.15)
+    adapters = busy_of(LLAMA_8B, sizes, Costing({"gpu": "a100"}, rank=8))
+    assert adapters == pytest.approx(2 * flops / peak, rel=0.15)
+
+
+def test_costs_of_one_token_are_those_of_reading_the_weights() -> None:
+    one = busy_of(LLAMA_8B, Sizes(1, 1), Costing({"gpu": "a100"}, training=False))
+    read = (8_030_261_248 - 128_256 * 4096) * 2 / (1555e9 * 0.75)
+    assert one == pytest.approx(read, rel=0.02)

@@ -25,7 +25,7 @@ def _value(name: str, text: str) -> Any:
 
 def main(arguments: list[str]) -> int:
     """Print the estimate; 3 when nothing fits, as all commands do."""
-    given = dict(argument.split("=", 1) for argument in arguments)
+    given = {"model": "", "cluster": "", **dict(a.split("=", 1) for a in arguments)}
     as_json = given.pop("json", "") == "1"
     try:
         found = estimate(**{name: _value(name, text) for name, text in given.items()})

@@ -11,11 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from baechi._core import Cluster, InputError, Plan
-from baechi.estimates.architectures import Sizes, Step, step_of
+from baechi.estimates.architectures import Sizes, Step, known, step_of
 from baechi.estimates.clusters import HOST, Setup
 from baechi.estimates.config_file import read_config
 from baechi.estimates.factories import is_factory, step_of_factory
 from baechi.estimates.modules import OPTIMIZERS, QUANTIZED, Costing
+from baechi.near_name import did_you_mean
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.summary import in_bytes, in_time
 
@@ -212,9 +213,10 @@ def _away(step: Step, setup: Setup, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _one_of(name: str, value: str, known: Any) -> None:
-    if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name}: expected one of {', '.join(known)}, found {value!r}")
+def _one_of(name: str, value: str, names: Any) -> None:
+    if not isinstance(value, str) or value not in names:
+        near = did_you_mean(value, names)
+        raise InputError(f"{name}: expected one of {', '.join(names)}, found {value!r}{near}")
 
 
 def estimate(
@@ -287,14 +289,14 @@ def estimate(
             )
         step = step_of_factory(os.fspath(model), setup.cluster, optimizer)
     else:
-        step = step_of(read_config(model), Sizes(batch, length, size), costing)
+        step = step_of(read_config(model, known()), Sizes(batch, length, size), costing)
     return _answer(step, setup, _assumed(setup, costing, optimizer, step), budget, compare)
 
 
 def _answer(step: Step, setup: Setup, assumed: str, budget: str | float, compare: bool) -> Estimate:
     plan = _best(step, setup, setup.cluster, budget)
     others = _others(step, setup, budget, plan) if compare else {}
-    known: dict[str, Any] = {
+    told: dict[str, Any] = {
         "model": step.name,
         "step": step.shape,
         "parameters": step.parameters,
@@ -305,9 +307,9 @@ def _answer(step: Step, setup: Setup, assumed: str, budget: str | float, compare
         "assumed": assumed,
     }
     if not isinstance(plan, Plan):
-        return Estimate(**known, fits=False, reason=plan.reason)
+        return Estimate(**told, fits=False, reason=plan.reason)
     return Estimate(
-        **known,
+        **told,
         **_away(step, setup, plan),
         fits=True,
         step_ns=plan.makespan_ns,

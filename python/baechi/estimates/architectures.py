@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from baechi._core import Graph, InputError
@@ -11,6 +10,7 @@ from baechi.estimates import images, language
 from baechi.estimates.config_file import Config
 from baechi.estimates.modules import Costing, Modules
 from baechi.estimates.unet import UNETS, unet
+from baechi.near_name import did_you_mean
 
 _TEXTS = {
     **dict.fromkeys(language.GATED, language.decoder),
@@ -71,10 +71,9 @@ def step_of(config: Config, sizes: Sizes, costing: Costing) -> Step:
         side = f" of {sizes.size} x {sizes.size} pixels" if sizes.size else ""
         shape = f"{sizes.batch} image{'s' * (sizes.batch > 1)}{side}"
     else:
-        near = difflib.get_close_matches(name, known(), 1)
         raise InputError(
             f"{config.path}: the architecture {name!r} is not known"
-            + (f"; did you mean {near[0]!r}?" if near else "")
+            + did_you_mean(name, known())
             + f"; known: {', '.join(known())}. For any other name a Python function that makes the "
             "model, module:function"
         )

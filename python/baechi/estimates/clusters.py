@@ -7,13 +7,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from baechi._core import Cluster, InputError, device_presets
+from baechi.near_name import did_you_mean
 from baechi.pipeline import cluster_of
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
 
 HOST = "host"
-_LINKS = {"pcie3": 12, "pcie4": 25, "pcie5": 50}  # GB/s of a host's
+
+
+def _bandwidth(link: str) -> float:
+    """Return the GB/s of a link by its name, as documents of clusters have it."""
+    document = json.loads(Cluster("2x1GiB", link=link).to_json())
+    return float(document["links"][0]["bandwidth"].removesuffix("GB/s"))
 
 
 class Setup:
@@ -22,7 +28,8 @@ class Setup:
     def __init__(self, cluster: ClusterLike, preset: str) -> None:
         known = device_presets()
         if preset not in known:
-            raise InputError(f"device {preset!r}: known are {', '.join(known)}")
+            near = did_you_mean(preset, known)
+            raise InputError(f"device {preset!r}{near}: known are {', '.join(known)}")
         self._document: dict[str, Any] = json.loads(cluster_of(cluster).to_json())
         kinds = {device.get("kind") for device in self._document["devices"]}
         if not kinds - {HOST}:
@@ -104,11 +111,11 @@ class Setup:
     def with_host_link(self, name: str) -> Cluster | None:
         """Return the cluster with a faster link to its host, if it is faster."""
         document = json.loads(json.dumps(self._document))
-        faster = False
+        faster, then = False, _bandwidth(name)
         for link in document["links"]:
             if HOST not in (link.get("from"), link.get("to")):
                 continue
             now = str(link.get("bandwidth", "")).removesuffix("GB/s")
-            if now.replace(".", "", 1).isdigit() and float(now) < _LINKS[name]:
-                link["bandwidth"], faster = f"{_LINKS[name]}GB/s", True
+            if now.replace(".", "", 1).isdigit() and float(now) < then:
+                link["bandwidth"], faster = f"{then}GB/s", True
         return self._changed(document) if faster else None

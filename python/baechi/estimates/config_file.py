@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,32 @@ from baechi._core import InputError
 
 _FOLDERS = ("", "transformer", "unet")  # where pipelines of diffusers keep the one that trains
 _LARGEST = 1 << 40
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+
+
+def _part(*values: int) -> dict[str, int | None]:
+    return {name: value or None for name, value in zip(_SIZES, values, strict=False)}
+
+
+# Defaults of transformers 5.23; 0 where the class derives the field from others.
+_PART = {
+    "llama": _part(4096, 11008, 32, 32, 0, 0, 32000),
+    "mistral": _part(4096, 14336, 32, 32, 8, 0, 32000),
+    "qwen2": _part(4096, 22016, 32, 32, 32, 0, 151936),
+    "qwen3": _part(4096, 22016, 32, 32, 32, 128, 151936),
+    "gemma": _part(3072, 24576, 28, 16, 16, 256, 256000),
+    "gemma2": _part(2304, 9216, 26, 8, 4, 256, 256000),
+    "gemma3_text": _part(2304, 9216, 26, 8, 4, 256, 262208),
+}
 
 
 class Config:
@@ -93,8 +120,8 @@ class Config:
         return len(found) if found else self.count("num_labels", default=2)
 
 
-def read_config(path: str | os.PathLike[str]) -> Config:
-    """Read a config.json, or that of a folder with a model or pipeline in it."""
+def read_config(path: str | os.PathLike[str], known: Sequence[str] = ()) -> Config:
+    """Read a config.json of a known architecture, or of a folder with a model or pipeline in it."""
     given = Path(path)
     files = [given]
     if given.is_dir():
@@ -111,8 +138,25 @@ def read_config(path: str | os.PathLike[str]) -> Config:
         raise InputError(f"{found}: not JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InputError(f"{found}: expected an object of fields, found {type(fields).__name__}")
-    config = Config(found, fields)
-    for part in ("text_config", "llm_config"):  # of models that also see: the part that is large
-        if isinstance(fields.get(part), dict) and "hidden_size" not in fields:
-            return Config(found, {"model_type": config.architecture, **fields[part]})
+    return text_part(Config(found, fields), known)
+
+
+def text_part(config: Config, known: Sequence[str]) -> Config:
+    """Return the language part of a model that also sees, which is the large one.
+
+    What that part does not say, the fields around it do; then the defaults of its class hold, which
+    such parts are written without.
+    """
+    fields = config.fields
+    for name in ("text_config", "llm_config"):
+        part = fields.get(name)
+        if not isinstance(part, dict):
+            continue
+        if "hidden_size" in fields and config.architecture in known:
+            break  # they stand in both places
+        kind = str(part.get("model_type"))
+        kind = kind if kind in known else config.architecture
+        around = {n: v for n, v in fields.items() if n in _SIZES and v is not None}
+        merged = {**_PART.get(kind, {}), **around, **part, "model_type": kind}
+        return Config(config.path, merged)
     return config

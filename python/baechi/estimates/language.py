@@ -68,16 +68,28 @@ def _experts(m: Modules, config: Config, x: Value) -> Value:
     visits = config.count("num_experts_per_tok")
     wide = config.count("moe_intermediate_size", "intermediate_size")
     width = x.shape[-1]
-    m.linear("gate", x, experts, bias=False, adapter=False)
+    route = m.linear("gate", x, experts, bias=False, adapter=False)
     each = 3 * width * wide
     weights = m.weight("experts", experts * each, experts * 3 * (width + wide))
     rows = x.elements // width
-    y = m.run("experts", "Experts", [x], x.shape, 2 * rows * visits * each, weights=weights)
+    flops = 2 * rows * visits * each
+    y = m.run("experts", "Experts", [x, route], x.shape, flops, weights=weights)
     shared = config.count("shared_expert_intermediate_size", default=-1)
     if shared < 1:
         return y
-    m.linear("shared_expert_gate", x, 1, bias=False, adapter=False)
-    return m.add("shared", y, _feed_forward(m, x, shared, bias=False))
+    part = m.linear("shared_expert_gate", x, 1, bias=False, adapter=False)
+    every = _feed_forward(m, x, shared, bias=False)
+    return m.add("shared", y, m.each("shared_part", "Mul", every, part))
+
+
+def _is_sparse(config: Config, layer: int) -> bool:
+    """Whether a layer has experts: every so many of them do, but for those named."""
+    if not any(config.fields.get(n) for n in ("num_local_experts", "num_experts")):
+        return False
+    dense = config.fields.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise config.error(f"mlp_only_layers: expected a list of layers, found {dense!r}")
+    return layer not in dense and (layer + 1) % config.count("decoder_sparse_step", default=1) == 0
 
 
 def _feed_forward(m: Modules, x: Value, wide: int, bias: bool) -> Value:
@@ -93,8 +105,6 @@ def decoder(m: Modules, config: Config, batch: int, length: int) -> None:
     heads = config.count("num_attention_heads")
     of_keys = config.count("num_key_value_heads", default=heads)
     head = config.count("head_dim", default=max(1, width // heads))
-    sparse = any(config.fields.get(n) for n in ("num_local_experts", "num_experts"))
-    wide = 0 if sparse else config.count("intermediate_size")
     vocabulary = config.count("vocab_size")
     bias = config.flag("attention_bias", kind.bias)
     out_bias = config.flag("attention_bias") and not kind.bias
@@ -109,9 +119,10 @@ def decoder(m: Modules, config: Config, batch: int, length: int) -> None:
             x = m.add("residual", x, y)
             y = m.norm("post_attention_layernorm", x)
             with m.scope("mlp"):
-                if sparse:
+                if _is_sparse(config, layer):
                     y = _experts(m, config, y)
                 else:
+                    wide = config.count("intermediate_size")
                     y = _feed_forward(m, y, wide, config.flag("mlp_bias"))
             if kind.norms == 4:
                 y = m.norm("post_feedforward_layernorm", y)
