@@ -4,6 +4,7 @@
 # ./do test [STAGE]   sets up .venv and runs the checks and tests (--all: every stage, --list: their names)
 # ./do experiments [NAME...|all]   regenerates the tables and figures in docs/lab/results
 # ./do bank [NAME...] places every model of models/bank in all ways (docs/lab/results/bank.md)
+# ./do release        makes and checks what is published, up to the upload (--try: of any commit)
 # ./do setup          only the first half of `demo`: .venv/bin/baechi and `import baechi`
 # ./do format         formats the C++ and the Python sources
 # ./do stub           regenerates what is made of the sources: _core.pyi, options.py, pages
@@ -258,7 +259,13 @@ case $command in
     "$python" tools/write_command.py >docs/reference/command.md
     exec "$python" tools/check_paper_map.py --fix
     ;;
+  release)
+    prepare
+    find_headers
+    pip_install build twine
+    exec "$python" tools/release.py "$@"
+    ;;
   clean) rm -rf .venv build ;;
-  help | -h | --help) sed -n '3,13p' "$0" | cut -c3- ;;
+  help | -h | --help) sed -n '3,14p' "$0" | cut -c3- ;;
   *) fail "unknown command '$command'; ./do help lists them" ;;
 esac

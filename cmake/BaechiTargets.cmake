@@ -19,6 +19,10 @@ set(BAECHI_INSTRUMENTATION ${instrumentation})
 
 function(baechi_configure target)
   set_target_properties(${target} PROPERTIES ${BAECHI_HIDDEN_SYMBOLS})
+  if(MSVC)
+    target_compile_options(${target} PRIVATE /W4 /permissive- /utf-8 /fp:precise /EHsc)
+    return()
+  endif()
   target_compile_options(${target} PRIVATE
     -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
     -Wold-style-cast

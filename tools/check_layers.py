@@ -100,6 +100,9 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 SLOW = re.compile(r"^(CLI|doctest|nanobind)/")
 FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
+# The systems that are not POSIX have none of these; where they are needed, one file has them.
+POSIX = re.compile(r"^(?:unistd|fcntl|pthread|signal|dlfcn|poll|termios|spawn|glob|sys/\w+)\.h$")
+ON_POSIX = {"io/text/text_file.cc"}
 FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
 CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
 DEFINITION = re.compile(r"(?:struct|class|enum class|union)\s+(\w+)(?:\s+final)?\s*(?:\{|:(?!:))")
@@ -147,6 +150,8 @@ def check_file(path: Path, root: Path) -> list[str]:
             problems.append(f"{where}: a header must not include {name}: it compiles too slowly")
         elif name in FILES and parts[0] != "io":
             problems.append(f"{where}: includes <{name}>, but only io/ opens files")
+        elif POSIX.match(name) and "/".join(parts) not in ON_POSIX:
+            problems.append(f"{where}: includes <{name}>, which only {', '.join(ON_POSIX)} may")
         elif name in FORBIDDEN:
             problems.append(f"{where}: includes <{name}>: {FORBIDDEN[name]}")
     for match in CALLS.finditer(strip_strings(code)):

@@ -259,7 +259,7 @@ def check_fuzz(ctx: Context) -> None:
 
 
 def check_consumer(ctx: Context) -> None:
-    """`cmake --install`, then find_package(baechi) from another project."""
+    """`cmake --install`, then find_package(baechi) and pkg-config from another project."""
     with tempfile.TemporaryDirectory() as temporary:
         prefix, project = Path(temporary) / "prefix", Path(temporary) / "build"
         only = ("--component", "development")
@@ -268,6 +268,13 @@ def check_consumer(ctx: Context) -> None:
         ctx.run("cmake", "-S", "examples/cpp_consumer", "-B", project, *options)
         ctx.run("cmake", "--build", project)
         ctx.notes.append(ctx.run(project / "consumer").strip().splitlines()[0])
+        if shutil.which("pkg-config"):
+            folder = next(prefix.rglob("baechi.pc")).parent
+            asked = ["env", f"PKG_CONFIG_PATH={folder}", "pkg-config", "--cflags", "--libs"]
+            flags, by_flags = ctx.run(*asked, "baechi").split(), Path(temporary) / "by_flags"
+            main = "examples/cpp_consumer/main.cc"
+            ctx.run(os.environ.get("CXX", "c++"), main, "-o", by_flags, *flags)
+            ctx.run(by_flags)
         # Every installed header compiles without third_party/, which is not installed.
         headers = sorted((prefix / "include").rglob("*.h"))
         everything = Path(temporary) / "everything.cc"

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import check_layers
 import check_paper_map
 import make_gallery
+import release
 import run_checks
 
 OPENING = "// SPDX-License-Identifier: Apache-2.0\n// A file.\n"
@@ -67,6 +68,7 @@ def test_a_folder_may_include_only_earlier_ones() -> None:
         ("graph/a.h", "int x;\n"),
         ("graph/a.cc", "#include <fstream>\n"),
         ("io/a.cc", "#include <iostream>\n"),
+        ("io/text/a.cc", "#include <unistd.h>\n"),
         ("base/a.cc", 'const char* home = getenv("HOME");\n'),
         ("io/a.cc", "void f() { std::exit(1); }\n"),
         ("place/a.cc", "auto end = std::ranges::unique(links);\n"),
@@ -84,6 +86,7 @@ def test_layers_object(tmp_path: Path, name: str, body: str) -> None:
         ("place/a.cc", '#include "baechi/graph/op_graph.h"\n'),
         ("place/a.cc", '#include "baechi/place/placer.h"\n'),
         ("io/a.cc", '#include <fstream>\n#include <tsl/robin_map.h>\nauto f = fopen("a", "r");\n'),
+        ("io/text/text_file.cc", "#include <unistd.h>\n"),
         ("base/a.cc", '// never calls exit() or #include <iostream>\nauto s = "abort()";\n'),
     ],
 )
@@ -334,3 +337,16 @@ def test_the_picture_in_the_readme_is_of_its_own_commands(
     for command in ran[:2]:
         assert command.startswith(("baechi generate gnmt", "baechi place gnmt.json"))
         assert command in shown
+
+
+def test_a_release_says_what_stands_in_its_way() -> None:
+    version = release.version_of("project(baechi VERSION 1.2.3 LANGUAGES CXX)")
+    assert version == "1.2.3"
+    ready = "# Changelog\n\n## 1.2.3 (2026-12-01)\n\n## 1.2.2 (2026-11-01)\n"
+    assert release.objections(version, ready, "", "v1.2.3\n") == []
+    told = release.objections(version, "## Unreleased (1.2.3)\n", " M do\n", "v1.2.2\n")
+    assert [words.split(":")[0] for words in told] == [
+        "CHANGELOG.md",
+        "the working tree has changes",
+        "the commit has no tag v1.2.3",
+    ]
