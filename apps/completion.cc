@@ -2,6 +2,7 @@
 // baechi completion: shell code that completes subcommands, options, values and file names.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/command_line.h"
@@ -32,7 +33,7 @@ std::string bash(const std::vector<Words>& all) {
       "  if ((COMP_CWORD == 1)); then\n"
       "    COMPREPLY=($(compgen -W '" +
       command_names(all) +
-      " help --help --version' -- \"$word\"))\n"
+      " --help --version' -- \"$word\"))\n"
       "    return\n"
       "  fi\n"
       "  case ${COMP_WORDS[1]} in\n";
@@ -137,7 +138,12 @@ Run declare_completion(OptionSet& set) {
   auto shell = std::make_shared<std::string>();
   set.add("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
   return [shell, set](const RunContext& context) {
-    const std::vector<Words> words = set.all_words();
+    std::vector<Words> words = set.all_words();
+    Words help;
+    help.name = "help";
+    help.summary = "Print the help of a subcommand";
+    for (const Words& other : words) help.values[""].push_back(other.name);
+    words.push_back(std::move(help));
     const std::string code = *shell == "bash"  ? bash(words)
                              : *shell == "zsh" ? zsh(words)
                                                : fish(words);

@@ -47,6 +47,7 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
   added.type_name(std::visit(TypeName{option}, field))
       .show_default(given.empty() ? std::string(option.implied) : given);
   if (!option.implied.empty()) added.values(0, 1);
+  if (std::holds_alternative<Counts*>(field)) added.suggest({"auto"});
   if (const OneOf* const named = std::get_if<OneOf>(&field)) {
     std::vector<std::string> known;
     for (const OneOf::Choice& choice : named->choices) known.emplace_back(choice.name);

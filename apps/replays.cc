@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/replays.h"
 
+#include <string>
+#include <vector>
+
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/options/option_text.h"
@@ -16,12 +19,16 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
     order = request.place.order;
   };
   std::string names;
-  for (const ExecutionOrderEntry& entry : execution_orders())
-    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  std::vector<std::string> known;
+  for (const ExecutionOrderEntry& entry : execution_orders()) {
+    known.emplace_back(entry.name);
+    names += (names.empty() ? "" : ", ") + known.back();
+  }
   set.add("--order", read,
           "As a program runs the plan that has this order: " + names +
               "; the plan's own, if not given")
-      .type_name("NAME");
+      .type_name("NAME")
+      .suggest(known);
 }
 
 void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order) {

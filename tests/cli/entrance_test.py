@@ -72,6 +72,32 @@ def test_estimate_refuses_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("generate gnmtt", "gnmt"),
+        ("generate gnmt --device rtx309", "rtx3090"),
+        ("place {graph} -c 2x8GiB --link nvlnk", "nvlink"),
+        ("place {graph} -c 2x8GiB --link 10gbitt", "10gbit"),
+        ("place {graph} -c 2x8GiB --comm sequental", "sequential"),
+        ("place {graph} -c pape", "paper"),
+        ("place {graph} -c 2x8GiB+hots", "host"),
+        ("place {graph} -c rtx4090", "1xrtx4090"),
+        ("place {graph} -c 2xrtx409O", "rtx4090"),
+        ("place {graph} -c 2x8GiB --residency atuo", "auto"),
+        ("export {graph} plan.json --to device_map", "device-map"),
+    ],
+)
+def test_what_is_misspelt_may_have_meant_a_name(
+    run: Run, data: Path, line: str, meant: str
+) -> None:
+    graph = str(data / "good" / "graph_small.json")
+    result = run(*line.format(graph=graph).split())
+    assert result.returncode == 2
+    assert f"did you mean '{meant}'?" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_doctor_says_what_is_here(run: Run) -> None:
     found = json.loads(run("doctor", "--json", timeout=300).stdout)  # imports PyTorch
     assert found["baechi"].split()[0] == run("--version").stdout.strip()

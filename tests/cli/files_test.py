@@ -185,6 +185,9 @@ def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
         "complete_words baechi place graph.json -c 1xrtx50\n"
         "complete_words baechi place graph.json --link 10\n"
         "complete_words baechi generate gn\n"
+        "complete_words baechi simulate --order pl\n"
+        "complete_words baechi place --micro-batches a\n"
+        "complete_words baechi help pl\n"
     )
     (tmp_path / "graph.json").touch()
     result = subprocess.run(
@@ -202,6 +205,9 @@ def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
         "1xrtx5080 1xrtx5090",
         "10gbit 100gbit",
         "gnmt",
+        "planned",
+        "auto",
+        "place",
     ]
 
 
@@ -213,3 +219,7 @@ def test_completion_names_every_subcommand(run: Run, shell: str) -> None:
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr
+    if shell == "fish" and shutil.which(shell):
+        for line, word in (("place --method m-s", "m-sct"), ("simulate --order pl", "planned")):
+            asked = [shell, "--no-config", "-c", f"{script}\ncomplete -C 'baechi {line}'"]
+            assert subprocess.run(asked, capture_output=True, text=True).stdout.split() == [word]

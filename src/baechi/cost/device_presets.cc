@@ -41,7 +41,7 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(448),
      .capacity = gibibytes(8),
      .host_link = kPaperPcie3,
-     .store_link = "pcie3"},
+     .store_link = kPcie3},
     // NVIDIA's figures for the GeForce RTX 3060, 12 GB: 3,584 CUDA cores at 1.78 GHz, 360 GB/s, PCIe
     // 4.0 x16. Tensor rates of GeForce cards with 32-bit sums are twice fp32's, as GA102's table has
     // them.
@@ -89,14 +89,14 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(960),
      .capacity = gibibytes(16),
      .host_link = kPcie5ThroughHost,
-     .store_link = "pcie5"},
+     .store_link = kPcie5},
     {.name = "rtx5090",
      .description = "NVIDIA GeForce RTX 5090, 32 GB",
      .peak_flops = {gigaflops(104'800), gigaflops(104'800), gigaflops(209'500), gigaflops(209'500)},
      .memory_bandwidth = gigabytes_per_second(1792),
      .capacity = gibibytes(32),
      .host_link = kPcie5ThroughHost,
-     .store_link = "pcie5"},
+     .store_link = kPcie5},
     // NVIDIA V100 Tensor Core GPU data sheet, SXM2: 15.7 TFLOPS fp32, 125 fp16 tensor, 900 GB/s,
     // NVLink 300 GB/s (150 per direction).
     {.name = "v100",
@@ -106,7 +106,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(16),
      .host_link = kPcie3ThroughHost,
      .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(112)},
-     .store_link = "pcie3"},
+     .store_link = kPcie3},
     // NVIDIA A100 Tensor Core GPU data sheet, SXM4: 19.5 TFLOPS fp32, 156 tf32, 312 fp16/bf16, 1555
     // GB/s (40 GB) or 2039 GB/s (80 GB), NVLink 600 GB/s (300 per direction), PCIe 4.0.
     {.name = "a100",
@@ -133,7 +133,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(79),
      .host_link = kPcie5ThroughHost,
      .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)},
-     .store_link = "pcie5"},
+     .store_link = kPcie5},
     // NVIDIA H200 Tensor Core GPU data sheet, SXM: the H100's arithmetic, 4.8 TB/s, 141 GB.
     {.name = "h200",
      .description = "NVIDIA H200 SXM, 141 GB",
@@ -142,7 +142,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(139),
      .host_link = kPcie5ThroughHost,
      .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(337)},
-     .store_link = "pcie5"},
+     .store_link = kPcie5},
     // NVIDIA T4 Tensor Core GPU data sheet: 8.1 TFLOPS fp32, 65 fp16 tensor, 16 GB; Turing
     // whitepaper: 320 GB/s. PCIe 3.0 x16.
     {.name = "t4",
@@ -151,7 +151,7 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(320),
      .capacity = gibibytes(15),
      .host_link = kPcie3ThroughHost,
-     .store_link = "pcie3"},
+     .store_link = kPcie3},
     // NVIDIA A10G data sheet: 35 TFLOPS fp32 and tf32, 70 fp16/bf16 tensor, 600 GB/s, 24 GB, PCIe 4.0.
     {.name = "a10g",
      .description = "NVIDIA A10G, 24 GB",
@@ -185,7 +185,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(191),
      .host_link = kPcie5ThroughHost,
      .peer_link = LinkPreset{microseconds(15), gigabytes_per_second(48)},
-     .store_link = "pcie5"},
+     .store_link = kPcie5},
     // Intel Arc B580: 20 Xe cores of 128 lanes at 2.67 GHz; 233 INT8 TOPS of its matrix units, half of
     // that in 16 bits; 456 GB/s; PCIe 4.0 x8.
     {.name = "arc-b580",
@@ -194,7 +194,7 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(456),
      .capacity = gibibytes(12),
      .host_link = kPcie3ThroughHost,
-     .store_link = "pcie3"},
+     .store_link = kPcie3},
     // Apple names cores and memory rates (M4 Pro: 20, 273 GB/s; M4 Max: 40, 546 GB/s; M2 Ultra: 76,
     // 800 GB/s) and no clock; 128 lanes a core at 1.5 GHz (M2: 1.4) are assumed, no faster in 16 bits.
     // The GPU may have three quarters of the memory, which is the host's: no store is beside it.
@@ -204,21 +204,21 @@ constexpr DevicePreset kPresets[] = {
      .memory_bandwidth = gigabytes_per_second(273),
      .capacity = gibibytes(36),
      .host_link = kTenGigabitEthernet,
-     .store_link = {}},
+     .store_link = std::nullopt},
     {.name = "m4-max",
      .description = "Apple M4 Max, 40 cores, 128 GB that the host shares",
      .peak_flops = {gigaflops(15'300), 0, 0, 0},
      .memory_bandwidth = gigabytes_per_second(546),
      .capacity = gibibytes(96),
      .host_link = kTenGigabitEthernet,
-     .store_link = {}},
+     .store_link = std::nullopt},
     {.name = "m2-ultra",
      .description = "Apple M2 Ultra, 76 cores, 192 GB that the host shares",
      .peak_flops = {gigaflops(27'200), 0, 0, 0},
      .memory_bandwidth = gigabytes_per_second(800),
      .capacity = gibibytes(144),
      .host_link = kTenGigabitEthernet,
-     .store_link = {}},
+     .store_link = std::nullopt},
     // NVIDIA Jetson AGX Orin Series Technical Brief, 64 GB: 5.3 TFLOPS fp32; fp16 tensor taken as
     // half of 85 dense INT8 TOPS; 204.8 GB/s and 64 GB that the CPU shares (8 GB left to it here).
     // Boards talk over their 10 Gbit/s Ethernet.
@@ -229,7 +229,7 @@ constexpr DevicePreset kPresets[] = {
      .capacity = gibibytes(56),
      .launch = microseconds(10),
      .host_link = kTenGigabitEthernet,
-     .store_link = {}},
+     .store_link = std::nullopt},
     // Eight cores with AVX2 at 3 GHz: 2 FMA units x 8 lanes x 2 FLOPs = 32 FLOPs per cycle and core
     // (Intel 64 and IA-32 Architectures Optimization Reference Manual), no faster for 16-bit
     // floats;
@@ -277,6 +277,11 @@ const DevicePreset* find_device_preset(std::string_view name) {
   const auto at = std::find_if(std::begin(kPresets), std::end(kPresets),
                                [&](const DevicePreset& preset) { return preset.name == wanted; });
   return at == std::end(kPresets) ? nullptr : at;
+}
+
+std::optional<LinkPreset> store_link_of(std::string_view kind) {
+  const DevicePreset* const preset = find_device_preset(kind);
+  return preset == nullptr ? kPcie4 : preset->store_link;
 }
 
 const DevicePreset& device_preset(std::string_view name) {

@@ -26,6 +26,10 @@ struct LinkPreset {
   Time latency;
   Bandwidth bandwidth;
 };
+// From a device to memory of its host that is pinned, over 16 lanes.
+inline constexpr LinkPreset kPcie3{microseconds(10), Bandwidth(12'000'000'000)};
+inline constexpr LinkPreset kPcie4{microseconds(10), Bandwidth(25'000'000'000)};
+inline constexpr LinkPreset kPcie5{microseconds(10), Bandwidth(50'000'000'000)};
 
 struct DevicePreset {
   std::string_view name;
@@ -42,9 +46,8 @@ struct DevicePreset {
   Time dispatch = microseconds(1);           // of one that does not: constants, shapes, views
   LinkPreset host_link;                      // to any other device, through the host
   std::optional<LinkPreset> peer_link = {};  // to a device of the same preset, if faster
-  // To memory of the host that is pinned, by its name (io/cluster/read_cluster.h); empty: the device's
-  // memory is the host's.
-  std::string_view store_link = "pcie4";
+  // To memory of the host; absent: the device's memory is the host's.
+  std::optional<LinkPreset> store_link = kPcie4;
 
   // Falls back on fp32 where the device lacks `precision`.
   std::int64_t effective_flops(Precision precision) const;
@@ -56,6 +59,8 @@ std::span<const DevicePreset> all_device_presets();
 const DevicePreset* find_device_preset(std::string_view name);
 // Throws InputError listing the known names.
 const DevicePreset& device_preset(std::string_view name);
+// From devices of a kind to memory of their host: the preset's, or PCIe 4 where none is of that name.
+std::optional<LinkPreset> store_link_of(std::string_view kind);
 
 // "rtx2080, rtx3090, ...": the names of all, for errors.
 std::string device_preset_names();

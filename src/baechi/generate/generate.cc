@@ -6,6 +6,7 @@
 
 #include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
+#include "baechi/base/near_name.h"
 #include "baechi/generate/gnmt.h"
 #include "baechi/generate/inception_v3.h"
 #include "baechi/generate/llama.h"
@@ -137,7 +138,10 @@ OpGraph generate_graph(std::string_view name, const GenerateRequest& request) {
     check_size(generator, request);
     return generator.generate(request);
   }
-  throw InputError("unknown graph '" + std::string(name) + "'; known: " + known);
+  std::vector<std::string> names;
+  for (const GeneratorEntry& generator : kGenerators) names.emplace_back(generator.name);
+  throw InputError("unknown graph '" + std::string(name) + "'" +
+                   did_you_mean(std::string(name), names) + "; known: " + known);
 }
 
 }  // namespace baechi

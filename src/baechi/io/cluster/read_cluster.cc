@@ -21,23 +21,31 @@ namespace baechi {
 namespace {
 
 struct LinkName {
-  std::string_view name, link;
+  std::string_view name;
+  LinkPreset link;
 };
-// PCIe: x16, to pinned memory. NVLink: an A100's, three quarters of 300 GB/s. Networks: what TCP leaves.
-constexpr std::array<LinkName, 10> kLinkNames{{{"pcie3", "10us,12GB/s"},
-                                               {"pcie4", "10us,25GB/s"},
-                                               {"pcie5", "10us,50GB/s"},
-                                               {"nvlink", "15us,225GB/s"},
-                                               {"host", "5us,20GB/s"},
-                                               {"1gbit", "150us,117MB/s"},
-                                               {"10gbit", "150us,1.17GB/s"},
-                                               {"25gbit", "50us,2.9GB/s"},
-                                               {"40gbit", "50us,4.7GB/s"},
-                                               {"100gbit", "50us,11.7GB/s"}}};
+// NVLink: an A100's, three quarters of 300 GB/s. Networks: what TCP leaves.
+constexpr std::array<LinkName, 10> kLinkNames{
+    {{"pcie3", kPcie3},
+     {"pcie4", kPcie4},
+     {"pcie5", kPcie5},
+     {"nvlink", {microseconds(15), Bandwidth(225'000'000'000)}},
+     {"host", {microseconds(5), Bandwidth(20'000'000'000)}},
+     {"1gbit", {microseconds(150), Bandwidth(117'000'000)}},
+     {"10gbit", {microseconds(150), Bandwidth(1'170'000'000)}},
+     {"25gbit", {microseconds(50), Bandwidth(2'900'000'000)}},
+     {"40gbit", {microseconds(50), Bandwidth(4'700'000'000)}},
+     {"100gbit", {microseconds(50), Bandwidth(11'700'000'000)}}}};
 // Of a host without an amount: more than plans have needed; what one needs is in its peaks.
 constexpr Bytes kAmpleHost = gibibytes(1024);
 constexpr std::string_view kHostKind = "host";
-constexpr std::string_view kHostLink = "pcie4";
+
+LinkRule rule_of(const LinkPreset& link) {
+  LinkRule rule;
+  rule.latency = link.latency;
+  rule.bandwidth = link.bandwidth;
+  return rule;
+}
 
 // A host that keeps tensors has a link of its own to every other device, both ways at once.
 void link_to_host(ClusterSpec& spec) {
@@ -46,11 +54,11 @@ void link_to_host(ClusterSpec& spec) {
   spec.communication = CommunicationMode::kDuplex;
   for (const Device& device : spec.devices) {
     if (is_host(device)) continue;
-    const DevicePreset* const preset = find_device_preset(device.kind);
-    if (preset != nullptr && preset->store_link.empty())
+    const std::optional<LinkPreset> link = store_link_of(device.kind);
+    if (!link.has_value())
       throw InputError("cluster",
                        "the memory of '" + device.name + "' is the host's: leave the host out");
-    LinkRule rule = parse_link(preset == nullptr ? kHostLink : preset->store_link);
+    LinkRule rule = rule_of(*link);
     rule.scope = LinkScope::kKinds;
     rule.from = device.kind;
     rule.to = kHostKind;
@@ -144,8 +152,20 @@ std::optional<DeviceGroup> parse_host(std::string_view part) {
   return group;
 }
 
+// What stands where a number of devices should.
+[[noreturn]] void throw_no_count(std::string_view part) {
+  std::string near = "; did you mean '1x" + std::string(part) + "'?";
+  if (find_device_preset(part) == nullptr) {
+    std::vector<std::string> known{"paper", std::string(kHostKind)};
+    for (const DevicePreset& preset : all_device_presets()) known.emplace_back(preset.name);
+    near = did_you_mean(printable(part, 60), known);
+  }
+  throw_bad_part(part, "expected COUNTx[KIND:]MEMORY[@SPEED], such as 4x8GiB" + near);
+}
+
 DeviceGroup parse_group(std::string_view part) {
   if (std::optional<DeviceGroup> host = parse_host(part)) return *std::move(host);
+  if (!part.empty() && is_letter(part.front())) throw_no_count(part);
   std::string_view rest = part;
   const std::string_view count = take_until(rest, 'x');
   DeviceGroup group{read_count(trim(count), part), {{}, "gpu", {}, "localhost", kFullSpeed}};
@@ -239,7 +259,7 @@ std::vector<std::string> link_names() {
 
 LinkRule parse_link(std::string_view text) try {
   for (const LinkName& known : kLinkNames)
-    if (in_lower_case(text) == known.name) return parse_link(known.link);
+    if (in_lower_case(text) == known.name) return rule_of(known.link);
   LinkRule rule;
   std::string_view rest = text;
   const bool has_bandwidth = text.find(',') != text.npos;
@@ -249,11 +269,13 @@ LinkRule parse_link(std::string_view text) try {
   return rule;
 } catch (const InputError& error) {
   std::string names;
-  for (const LinkName& known : kLinkNames)
-    names += (names.empty() ? "" : ", ") + std::string(known.name);
+  for (const std::string& name : link_names()) names += (names.empty() ? "" : ", ") + name;
+  const std::string near = did_you_mean(printable(text, 60), link_names());
+  const bool is_word = !text.empty() && is_letter(text.front());
   throw InputError("link '" + printable(text, 60) + "'",
-                   std::string(error.what()) + " (expected LATENCY,BANDWIDTH such as " +
-                       std::string(kDefaultLink) + ", or a name: " + names + ")");
+                   (is_word ? "no link has that name" : std::string(error.what())) + near +
+                       " (expected LATENCY,BANDWIDTH such as " + std::string(kDefaultLink) +
+                       ", or a name: " + names + ")");
 }
 
 CommunicationMode parse_communication(std::string_view text) {
@@ -261,7 +283,8 @@ CommunicationMode parse_communication(std::string_view text) {
        {CommunicationMode::kParallel, CommunicationMode::kSequential, CommunicationMode::kDuplex})
     if (communication_name(mode) == text) return mode;
   throw InputError("communication '" + printable(text, 60) + "'",
-                   "expected parallel, sequential or duplex");
+                   "expected parallel, sequential or duplex" +
+                       did_you_mean(printable(text, 60), {"parallel", "sequential", "duplex"}));
 }
 
 HostTime parse_host_time(std::string_view text) try {

@@ -15,6 +15,7 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/cost/device_presets.h"
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/residency.h"
 #include "baechi/plan/attempt/simulated_plan.h"
@@ -216,8 +217,8 @@ constexpr double kToTell = 0.1;              // part of the budget
 constexpr std::size_t kMostToTell = 20'000;  // operators
 constexpr Bytes kAmpleHost(std::int64_t{1} << 50);
 
-// The cluster with a host beside it, if it has none.
-Cluster with_host(const Cluster& cluster) {
+// The cluster with a host beside it, if it has none; nothing where a device's memory is the host's.
+std::optional<Cluster> with_host(const Cluster& cluster) {
   ClusterSpec spec = cluster.spec();
   if (std::ranges::any_of(spec.devices, [](const Device& d) { return d.kind == kStoreKind; }))
     return cluster;
@@ -227,12 +228,14 @@ Cluster with_host(const Cluster& cluster) {
   host.speed = kFullSpeed;
   spec.communication = CommunicationMode::kDuplex;
   for (const Device& device : cluster.spec().devices) {
+    const std::optional<LinkPreset> link = store_link_of(device.kind);
+    if (!link.has_value()) return std::nullopt;
     LinkRule rule;
     rule.scope = LinkScope::kKinds;
     rule.from = device.kind;
     rule.to = host.kind;
-    rule.latency = Time(10'000);
-    rule.bandwidth = Bandwidth(25'000'000'000);
+    rule.latency = link->latency;
+    rule.bandwidth = link->bandwidth;
     const bool there = std::ranges::any_of(spec.links, [&](const LinkRule& other) {
       return other.scope == rule.scope && other.from == rule.from && other.to == rule.to;
     });
@@ -253,10 +256,11 @@ void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Clust
   PlanRequest request = asked;
   request.budget *= kToTell;
   request.recompute = Recompute::kNone;
-  const Cluster more = with_host(cluster);
+  const std::optional<Cluster> more = with_host(cluster);
+  if (!more.has_value()) return;
   try {
-    check(graph, more, request);
-    Planning planning(graph, micro_batches, more, request);
+    check(graph, *more, request);
+    Planning planning(graph, micro_batches, *more, request);
     const std::optional<Variant> best = planning.best(Recompute::kNone, ResidencyEffort::kFew);
     if (!best.has_value() || !best->found->fits) return;
     answer.step_with_host = best->found->makespan;

@@ -24,7 +24,7 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
                        const PlanRequest& request, StepPlan without, PlanTimes* times = nullptr);
 
 // What such a plan would bring where nothing fits, cheaply: with the cluster's host, or with one that has
-// room for everything behind a PCIe 4 link.
+// room for everything, behind the link that devices of such kinds have.
 void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
                   const PlanRequest& request, Unplaceable& answer);
 
