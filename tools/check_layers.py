@@ -26,7 +26,7 @@ ALLOWED = {
     "lp": "base",
     "graph": "base",
     "cluster": "base",
-    "cost": "base graph cluster",
+    "cost": "base graph cluster schedule",
     "generate": "base graph cost",
     "schedule": "base graph cluster",
     "simulate": "base graph cluster cost schedule",

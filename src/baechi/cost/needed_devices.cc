@@ -29,16 +29,32 @@ bool exchangeable(const CostModel& costs, DeviceId a, DeviceId b) {
 ClusterSpec spec_of(const Cluster& cluster, const IdVector<DeviceId, DeviceId>& kept) {
   ClusterSpec spec = cluster.spec();
   spec.devices.clear();
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string_view> names, kinds;
   for (const DeviceId device : kept) {
     spec.devices.push_back(cluster[device]);
     names.insert(cluster[device].name);
+    kinds.insert(cluster[device].kind);
   }
   std::erase_if(spec.links, [&](const LinkRule& rule) {
-    return rule.scope == LinkScope::kPair &&
-           !(names.contains(rule.from) && names.contains(rule.to));
+    const auto& ends = rule.scope == LinkScope::kPair ? names : kinds;
+    return (rule.scope == LinkScope::kPair || rule.scope == LinkScope::kKinds) &&
+           !(ends.contains(rule.from) && ends.contains(rule.to));
   });
   return spec;
+}
+
+// What all operators take on a device of each class; absent where one cannot run there.
+std::vector<std::optional<Time>> work_of_classes(const CostModel& costs) {
+  std::vector<std::optional<Time>> work(costs.num_classes(), Time(0));
+  for (std::size_t c = 0; c < work.size(); ++c)
+    for (const std::optional<Time>& time : costs.class_times(DeviceClassId(c))) {
+      if (!time.has_value()) {
+        work[c].reset();
+        break;
+      }
+      *work[c] += *time;
+    }
+  return work;
 }
 
 }  // namespace
@@ -80,6 +96,39 @@ std::unique_ptr<const NeededDevices> NeededDevices::first_of_each_run(const Cost
   if (kept.size() == count) return nullptr;
   return std::unique_ptr<const NeededDevices>(
       new NeededDevices(costs, std::move(kept), std::move(stand_ins)));
+}
+
+std::vector<std::unique_ptr<const NeededDevices>> NeededDevices::of_faster_classes(
+    const CostModel& costs) {
+  std::vector<std::unique_ptr<const NeededDevices>> result;
+  if (costs.num_classes() < 2 || costs.has_pins()) return result;
+  const std::vector<std::optional<Time>> work = work_of_classes(costs);
+  std::vector<std::size_t> classes;  // that run everything, the fastest first
+  for (std::size_t c = 0; c < work.size(); ++c)
+    if (work[c].has_value()) classes.push_back(c);
+  std::ranges::stable_sort(classes, {}, [&](std::size_t c) { return *work[c]; });
+  if (classes.empty()) return result;
+  const auto add = [&](std::size_t count) {
+    IdVector<DeviceId, DeviceId> kept;
+    for (const DeviceId device : costs.cluster().devices())
+      if (std::find(classes.begin(), classes.begin() + std::ptrdiff_t(count),
+                    costs.class_of(device).index()) != classes.begin() + std::ptrdiff_t(count))
+        kept.push_back(device);
+    result.emplace_back(new NeededDevices(costs, std::move(kept), {}));
+  };
+  add(1);
+  if (classes.size() > 2) add(classes.size() - 1);
+  return result;
+}
+
+PlacedGraph NeededDevices::on_all(PlacedGraph placed, std::size_t num_devices) const {
+  for (DeviceId& device : placed.device) device = original(device);
+  if (!placed.order.has_value()) return placed;
+  DeviceOrder order(num_devices);
+  for (const DeviceId device : placed.order->keys())
+    order[original(device)] = std::move((*placed.order)[device]);
+  placed.order = std::move(order);
+  return placed;
 }
 
 }  // namespace baechi

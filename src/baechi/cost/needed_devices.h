@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cluster without equal devices that a plan does not need. Beyond the paper.
+// A cluster without equal devices that a plan does not need, or without its slower ones. Beyond the
+// paper.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include "baechi/base/id.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/schedule/schedule.h"
 
 namespace baechi {
 
@@ -29,12 +31,18 @@ class NeededDevices {
   static std::unique_ptr<const NeededDevices> first_of_each_run(const CostModel& costs,
                                                                 std::size_t most);
 
+  // Without the slower devices: the fastest class, and all but the slowest one where there are
+  // three or more. None where something is pinned, or runs on what would be left out alone.
+  static std::vector<std::unique_ptr<const NeededDevices>> of_faster_classes(
+      const CostModel& costs);
+
   NeededDevices(const NeededDevices&) = delete;  // costs() refers to the cluster in here
   NeededDevices& operator=(const NeededDevices&) = delete;
 
   const CostModel& costs() const { return costs_; }
   // What a device of the small cluster is called in the whole one.
   DeviceId original(DeviceId device) const { return kept_[device]; }
+  PlacedGraph on_all(PlacedGraph placed, std::size_t num_devices) const;
   // The last devices of the runs of which some were left out, as the small cluster calls them.
   const std::vector<DeviceId>& stand_ins() const { return stand_ins_; }
 

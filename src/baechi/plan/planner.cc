@@ -31,15 +31,10 @@ namespace {
 // An attempt on the needed devices as one on all of them.
 void widen(const NeededDevices& needed, std::size_t num_devices, Attempt& attempt) {
   if (!attempt.placed.has_value()) return;
-  for (DeviceId& device : attempt.placed->device) device = needed.original(device);
-  std::optional<DeviceOrder>& order = attempt.placed->order;
+  attempt.placed = needed.on_all(*std::move(attempt.placed), num_devices);
   IdVector<DeviceId, Bytes> peaks(num_devices);
-  DeviceOrder rows(num_devices);
-  for (const DeviceId device : attempt.peaks.keys()) {
+  for (const DeviceId device : attempt.peaks.keys())
     peaks[needed.original(device)] = attempt.peaks[device];
-    if (order.has_value()) rows[needed.original(device)] = std::move((*order)[device]);
-  }
-  if (order.has_value()) order = std::move(rows);
   attempt.peaks = std::move(peaks);
 }
 

@@ -19,8 +19,10 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
                         const PlanRequest& request, const PortfolioEntry& recipe) {
   PortfolioRun portfolio(costs, units, given, request, recipe);
   try {
-    for (const PlacerEntry* placer : placers_of(request.method)) portfolio.place(*placer);
+    const std::vector<const PlacerEntry*> placers = placers_of(request.method);
+    for (const PlacerEntry* placer : placers) portfolio.place(*placer);
     if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
+      portfolio.place_on_faster(placers, best_placement);
       portfolio.search(best_placement);
       if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
     }

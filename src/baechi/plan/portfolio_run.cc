@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "baechi/cost/needed_devices.h"
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/attempt/improvements.h"
@@ -18,6 +19,7 @@ namespace {
 
 // Where earliest finish is worth its time: it asks all devices about every operator.
 constexpr std::size_t kMostPairs = 4'000'000;
+constexpr double kOfFasterDevices = 0.1;  // of the budget, for each cluster of them
 
 std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
@@ -92,8 +94,33 @@ bool PortfolioRun::has_unequal_devices() const {
   return costs_.num_classes() > 1 && pairs <= kMostPairs;
 }
 
+void PortfolioRun::place_on_faster(std::span<const PlacerEntry* const> placers,
+                                   PlaceWindow place_window) {
+  if (!has_unequal_devices() || request_.place.expert != nullptr) return;
+  PlanRequest shorter = request_;
+  shorter.budget = request_.budget * kOfFasterDevices;
+  shorter.watch = {};
+  for (const auto& few : NeededDevices::of_faster_classes(costs_)) {
+    const Units units(few->costs());
+    if (prove_cannot_fit(few->costs(), units).has_value()) continue;
+    PortfolioRun run(few->costs(), units, {few->costs(), units}, shorter, recipe_);
+    run.keep_no_fallbacks();
+    for (const PlacerEntry* placer : placers) run.place(*placer);
+    run.search(place_window);
+    const Attempt* found = run.best();
+    if (found == nullptr) continue;
+    Attempt whole;
+    if (offer_placement(problem(), few->on_all(*found->placed, costs_.cluster().num_devices()),
+                        whole) &&
+        (!on_faster_.has_value() || whole.makespan < on_faster_->makespan))
+      on_faster_ = std::move(whole);
+  }
+}
+
 void PortfolioRun::search(PlaceWindow place_window) {
   const Attempt* start = best();
+  if (on_faster_.has_value() && (start == nullptr || on_faster_->makespan < start->makespan))
+    start = &*on_faster_;
   if (start == nullptr) return;
   const auto begin = std::chrono::steady_clock::now();
   Attempt refined = *start;

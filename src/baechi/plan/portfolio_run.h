@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class PortfolioRun {
   // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
   // budget. True if there is nothing left to search for.
   bool prove(double share);
+  // Plans without the slower devices, where devices differ: the search goes on from the best of them
+  // where it is better, so that more devices are no worse.
+  void place_on_faster(std::span<const PlacerEntry* const> placers, PlaceWindow place_window);
   bool has_plan() { return best() != nullptr; }
   void note(std::string text);
   PortfolioResult take();
@@ -98,6 +102,7 @@ class PortfolioRun {
   PortfolioResult result_;
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::vector<SearchPart> searched_;
+  std::optional<Attempt> on_faster_;  // the best without slower devices
 };
 
 }  // namespace baechi

@@ -49,6 +49,39 @@ TEST_CASE("needed devices: of a run of equal ones the first sixteen, or one per 
   CHECK(kept_names(testing::fork_join(28, Time(1), Bytes(1)), many(200)).size() == 30);
 }
 
+TEST_CASE("needed devices: without the slower ones, and without links of kinds that are gone") {
+  const OpGraph pair = GraphSketch().op("a", 3).op("b", 2).tensor("a", 4, {"b"}).build();
+  ClusterSpec spec = many(5);
+  spec.devices[1].speed = spec.devices[3].speed = Speed(500'000);
+  const auto kept = [&] {
+    const Cluster cluster(spec);
+    const CostModel costs(pair, cluster);
+    std::vector<std::string> names;
+    for (const auto& few : NeededDevices::of_faster_classes(costs)) {
+      names.emplace_back();
+      for (const DeviceId device : few->costs().cluster().devices())
+        names.back() += cluster[few->original(device)].name + " ";
+    }
+    return names;
+  };
+  CHECK(kept() == std::vector<std::string>{"gpu:0 gpu:2 gpu:4 "});
+  spec.devices[0].speed = Speed(250'000);
+  LinkRule rule = spec.links.front();
+  rule.scope = LinkScope::kPair;
+  rule.from = "gpu:0", rule.to = "gpu:1";
+  spec.links.push_back(rule);
+  CHECK(kept() == std::vector<std::string>{"gpu:2 gpu:4 ", "gpu:1 gpu:2 gpu:3 gpu:4 "});
+  spec.devices[0].kind = "cpu";  // which runs none of it
+  rule.scope = LinkScope::kKinds;
+  rule.from = "cpu", rule.to = "gpu";
+  spec.links.push_back(rule);
+  CHECK(kept() == std::vector<std::string>{"gpu:2 gpu:4 "});
+  for (Device& device : spec.devices) device.speed = kFullSpeed;
+  spec.devices[0].kind = "gpu";
+  spec.links.pop_back();
+  CHECK(kept().empty());
+}
+
 TEST_CASE("needed devices: what tells devices apart ends a run") {
   const OpGraph pair = GraphSketch().op("a", 3).op("b", 2).tensor("a", 4, {"b"}).build();
   const auto count = [&](const auto& change) {

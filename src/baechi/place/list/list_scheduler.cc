@@ -66,12 +66,7 @@ PlaceResult on_whole_cluster(PlaceResult result, const NeededDevices& few,
                              std::size_t num_devices) {
   auto* const placed = std::get_if<PlacedGraph>(&result);
   if (placed == nullptr) return result;
-  for (DeviceId& device : placed->device) device = few.original(device);
-  DeviceOrder order(num_devices);
-  for (const DeviceId device : placed->order->keys())
-    order[few.original(device)] = std::move((*placed->order)[device]);
-  placed->order = std::move(order);
-  return result;
+  return few.on_all(std::move(*placed), num_devices);
 }
 
 }  // namespace
