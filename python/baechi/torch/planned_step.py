@@ -127,7 +127,7 @@ def planned(
         warn_of_small(cluster, dict(zip(names, devices, strict=True)))
     best: PlannedStep | None = None
     refused: DoesNotFit | None = None
-    for count in _counts(asked, cluster):
+    for count in _counts(asked):
         step = captured(asked, count, devices)
         costs = costs_for(asked, step, cluster, devices)
         try:
@@ -192,15 +192,8 @@ def cluster_for(asked: Request) -> Cluster:
     return cluster
 
 
-def _counts(asked: Request, cluster: Cluster) -> list[int]:
-    """Return the numbers of micro-batches to plan for; a host serves steps of one."""
-    if store_of(cluster) is not None:
-        if asked.micro_batches not in (None, 1, "auto"):
-            raise InputError(
-                "micro_batches: steps of several keep nothing on a host yet: leave it out, give 1, "
-                "or name a cluster without a host"
-            )
-        return [1]
+def _counts(asked: Request) -> list[int]:
+    """Return the numbers of micro-batches to plan for."""
     if asked.plan is not None:
         return [asked.plan.micro_batches]
     if asked.micro_batches is None:

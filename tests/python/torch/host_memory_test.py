@@ -7,7 +7,7 @@ import copy
 import gc
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -59,20 +59,30 @@ def made(seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
     return Blocks().double(), torch.randn(ROWS, WIDTH, dtype=torch.float64)
 
 
-def trained(model: nn.Module, x: torch.Tensor, steps: int = 3) -> Iterator[float]:
-    """Yield the losses of a training by AdamW."""
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+
+def trained(model: nn.Module, x: torch.Tensor, step: Step | None = None) -> Iterator[float]:
+    """Yield the losses of three steps of AdamW; the second adds up the gradients of two batches."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for batches in ([x], [x, x.flip(0) * 0.5], [x]):
         optimizer.zero_grad()
-        loss = model(x)
-        loss.backward()
+        for batch in batches:
+            if step is None:
+                loss = model(batch)
+                loss.backward()
+            else:
+                loss = step(batch)
+            yield loss.item()
         optimizer.step()
-        yield loss.item()
 
 
-def assert_trains_alike(model: nn.Module, x: torch.Tensor, alone: nn.Module) -> None:
+def assert_trains_alike(
+    model: nn.Module, x: torch.Tensor, alone: nn.Module, step: Step | None = None
+) -> None:
     """Assert that a placed model has the losses and weights of another one on the CPU."""
-    assert list(trained(model, x)) == pytest.approx(list(trained(alone, x.cpu())), abs=1e-12)
+    losses = list(trained(model, x, step))
+    assert losses == pytest.approx(list(trained(alone, x.cpu())), abs=1e-12)
     for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
 
@@ -95,11 +105,11 @@ def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:
     model, x = made()
     x = x.to("sim:0")
     placed = baechi.torch.place(model, x, "1x150KiB+1xhost:1GiB", residency="all")
-    list(trained(model, x, 2))
-    gc.collect()
-    sim.reset_peak_memory_stats(0)
-    before = sim.memory_allocated(0) - x.nbytes
-    list(trained(model, x, 1))
+    for _ in range(2):
+        gc.collect()
+        sim.reset_peak_memory_stats(0)
+        before = sim.memory_allocated(0) - x.nbytes
+        model(x).backward()
     assert sim.max_memory_allocated(0) - before == placed.peaks["gpu:0"]
     assert placed.peaks["gpu:0"] < 1.1 * placed.plan.peaks["gpu:0"]
     assert " = fetch %" in placed.program
@@ -108,10 +118,60 @@ def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:
         assert str(parse(str(program), program.table)) == str(program)
 
 
+def as_is(loss: torch.Tensor) -> torch.Tensor:
+    return loss
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("residency", ["all", "auto"])
+def test_steps_of_micro_batches_train_as_on_one_device(
+    sim: ModuleType, parts: int, residency: str
+) -> None:
+    sim.configure(devices=1, memory="260KiB", poison=True, longest_delay="0.2ms")
+    model, x = made()
+    alone = copy.deepcopy(model)
+    how: dict[str, Any] = {"residency": residency, "loss": as_is, "micro_batches": parts}
+    placed = baechi.torch.place(model, x, "1x240KiB+1xhost:1GiB", budget="0.1s", **how)
+    assert "host:0" in placed.weight_devices.values()
+    assert_trains_alike(model, x, alone, placed.step)
+    assert not placed.left_out
+    for name, weight in model.named_parameters():
+        away = placed.weight_devices[name] == "host:0"
+        assert weight.device.type == weight.grad.device.type == ("cpu" if away else "sim")
+    assert placed.peaks["gpu:0"] <= 1.06 * placed.plan.peaks["gpu:0"]  # of 512 bytes, whole ones
+    ways = {line.split(" = ")[1].split()[0] for line in placed.program.splitlines() if " = " in line}
+    assert {"put", "fetch"} <= ways
+    fetches = placed.plan.to_json().count('"readers"')
+    assert str(placed._steps.texts[0]).count(" = fetch ") <= fetches
+
+
+@pytest.mark.parametrize("rows", [4, 12, 32])
+def test_other_mini_batches_and_calls_run_beside_steps(sim: ModuleType, rows: int) -> None:
+    sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="0.2ms")
+    model, x = made()
+    alone = copy.deepcopy(model)
+    placed = baechi.torch.place(
+        model, x, "1x240KiB+1xhost:1GiB", budget="0.1s", loss=as_is, micro_batches=2
+    )
+    other = torch.randn(rows, WIDTH, dtype=torch.float64)
+    for batch in (x, other, x):
+        placed.step(batch)
+        model(batch).backward()
+        for _ in range(2):
+            alone(batch).backward()
+    for (name, one), same in zip(model.named_parameters(), alone.named_parameters(), strict=True):
+        torch.testing.assert_close(one.grad.cpu(), same[1].grad, rtol=0, atol=1e-12, msg=name)
+    assert not placed.left_out
+
+
 def random_away(planned: PlannedStep, seed: int) -> Away:
     """Return random fetches of random weights and results, whatever the plan says."""
     pick = random.Random(seed)
-    graph, keys = planned.plan.graph, list(planned.step.keys.values())
+    graph, parts = planned.plan.graph, planned.plan.micro_batches
+    away = Away(1, parts=parts)
+    known = list(planned.step.keys.values())
+    keys = [away.named(key, part) for part in range(parts) for key in known]
+    back = {away.named(key, part) for part in range(parts) for key in known if is_back(planned, key)}
     readers: dict[tuple[str, int], list[str]] = {}
     for key in keys:
         for maker, port in graph[key].inputs:
@@ -127,23 +187,29 @@ def random_away(planned: PlannedStep, seed: int) -> Away:
         for group in groups:
             first = keys.index(group[0])
             behind = pick.choice([None, *keys[:first]])
-            back = [graph[key].backward for key in group]
-            spans = any(back) and not all(back)
+            mine = [key in back for key in group if parts == 1 or key.endswith("@0")]
+            spans = any(mine) and not all(mine)
             moment = pick.randrange(100)
             fetches.append(PlannedFetch(moment, len(found), behind, frozenset(group), spans))
         if fetches:
-            place = planned.graph.place_of.get((maker, port), 0)
+            bare = maker.removesuffix(f"@{maker[-1]}") if maker in keys and parts > 1 else maker
+            place = planned.graph.place_of.get((bare, port), 0)
             found[maker, place] = tuple(fetches)
-    return Away(1, found, {key: (pick.randrange(100), pick.choice(keys)) for key in keys})
+    puts = {key: (pick.randrange(100), pick.choice(keys)) for key in keys}
+    return Away(1, found, puts, parts=parts)
+
+
+def is_back(planned: PlannedStep, key: str) -> bool:
+    return planned.graph.graph[key].backward
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(9))
 def test_whatever_is_away_numbers_are_the_same(
     sim: ModuleType, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     sim.configure(devices=1, memory="4MiB", poison=True, longest_delay="0.2ms", seed=seed)
-    pick = random.Random(seed)
+    pick, parts = random.Random(seed), (None, 2, 4)[seed // 3]
     model, x = made(seed)
     stored = [name for name, _ in model.named_parameters() if pick.random() < 0.6]
     homes = {name: "host:0" if name in stored else "gpu:0" for name, _ in model.named_parameters()}
@@ -154,8 +220,10 @@ def test_whatever_is_away_numbers_are_the_same(
     if seed % 3 == 2:
         monkeypatch.setattr(executor, "compile", Interpreter)
     alone = copy.deepcopy(model)
-    placed = baechi.torch.place(model, x, "1x4MiB+1xhost:1GiB", budget="0.1s")
-    assert_trains_alike(model, x, alone)
+    placed = baechi.torch.place(
+        model, x, "1x4MiB+1xhost:1GiB", budget="0.1s", loss=as_is, micro_batches=parts
+    )
+    assert_trains_alike(model, x, alone, placed.step if parts else None)
     assert not placed.left_out
 
 
@@ -202,11 +270,6 @@ def mean_square(output: torch.Tensor) -> torch.Tensor:
     [
         ("1x1MiB", {"residency": "auto"}, "the cluster has no memory to keep anything: add a host"),
         ("1xhost:1GiB+1x1MiB", {}, "name host:0 behind all other devices"),
-        (
-            "1x1MiB+1xhost:1GiB",
-            {"micro_batches": 4},
-            "micro_batches: steps of several keep nothing",
-        ),
         ("1x1MiB+1xhost:1GiB", {"recompute": "all"}, "with a host no call runs again"),
         ("1x1MiB+1xhost:1GiB", {"devices": ["cpu"]}, "name 1 accelerators"),
     ],

@@ -88,7 +88,7 @@ def graph_of(
         raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
     first = None
     if isinstance(kinds, Cluster):
-        first = next(d.name for d in kinds.devices if d.kind != STORE) if calls else None
+        first = next(d.name for d in kinds.devices if d.kind != STORE)
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
@@ -163,11 +163,11 @@ class _Assembly:
         self._name[node], self._port[node, 0] = name, 0
 
     def _add_batch(self, node: fx.Node, name: str) -> None:
-        """Add a tensor of the batch, which the caller of a call holds: it is never away."""
+        """Add a tensor of the batch, which the caller holds: it is never away."""
         if self._first is None or STORE not in self._updated_by:
             self._add_input(node, name)
             return
-        size, first = _bytes(node.meta["val"]), self._first
+        size, first = _bytes(node.meta["val"]) * self._parts, self._first
         self._builder.add(name, {}, outputs=[size], device=first, variable=True, per_step=True)
         self._name[node], self._port[node, 0] = name, 0
 
@@ -210,12 +210,12 @@ class _Assembly:
             key,
             self._with_additions(node, times),
             kind=name_of(node).rpartition("::")[2],
-            temporary=self._costs.temporary_of(signature) + lost,
+            temporary=self._costs.temporary_of(signature) + lost + self._added(node),
             outputs=sizes,
             inputs=sources,
             after=self._begins_behind(node, sources) if back and self._calls else [],
             colocate=self._groups(node, back),
-            device=self._first if self._step.path_of(node) == LOSS else None,
+            device=self._first if self._calls and self._step.path_of(node) == LOSS else None,
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
             backward=back,
             recompute=not (written or back),  # of a random call its generator's state is kept
@@ -244,6 +244,17 @@ class _Assembly:
         added = [g for g in self._gradients.values() if source_of(g)[0] is node]
         moved = sum(3 * _bytes(g.meta["val"]) for g in added) * additions // self._parts
         return {kind: time + self._costs.moving(moved, kind) for kind, time in times.items()}
+
+    def _added(self, node: fx.Node) -> int:
+        """Return the bytes of gradients that are added to those of other micro-batches.
+
+        Where gradients of the step before are held, the sum beside them stands for these, unless
+        weights are away: theirs are added up on the device, and only the sum joins them.
+        """
+        if self._parts == 1 or (self._held and STORE not in self._updated_by):
+            return 0
+        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
+        return sum(_bytes(g.meta["val"]) for g in made)
 
     def _groups(self, node: fx.Node, back: bool) -> list[str]:
         key = self._step.keys[node]

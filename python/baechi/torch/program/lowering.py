@@ -52,7 +52,7 @@ def lower(
     ``order`` are nodes in the order in which the host asks for them, by default the graph's. What
     it leaves out comes when it is needed, or at the end; what needs something later waits for it.
     Inputs that are ``given`` come to every device that reads them: to another than their own as
-    `name@device`. What ``fetching`` names comes from a store.
+    `name@device`. What ``fetching`` names comes from a store; what that computes comes last.
     """
     if isinstance(graph, Calls):
         calls = graph
@@ -69,6 +69,10 @@ class _Lowering:
         given: Collection[str],
         fetching: Fetching,
     ) -> None:
+        if fetching.store is not None:
+            late = {call.node: None for call in calls.calls if call.run.device == fetching.store}
+            behind = [replace(c, behind=late.get(c.node, c.behind)) for c in calls.calls]
+            calls = replace(calls, calls=behind)
         self.calls, self.fetching = calls, fetching
         ordered = Ordered(calls, order)
         self.travels = Travels(ordered, given, fetching)

@@ -42,11 +42,15 @@ class Output(NamedTuple):
 
 @dataclass
 class Parts:
-    """The calls of a step, and what its inputs and outputs are."""
+    """The calls of a step, and what its inputs and outputs are.
+
+    ``sums`` has of the storage of each sum of gradients that of the gradient in one part's calls.
+    """
 
     calls: Calls
     inputs: list[Input]
     outputs: list[Output]
+    sums: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class _Builder:
         self.makers: dict[str, Call] = {}  # by slot and by storage
         self.totals: dict[int, Slot] = {}
         self.late: dict[int, Slot] = {}  # gradients that are there, on another device
+        self.sums: dict[str, str] = {}
 
     def step(self) -> Parts:
         self.take_inputs()
@@ -109,7 +114,7 @@ class _Builder:
                 outputs += [key for key in results if key.place == i]
         self.result.outputs = [results[key] for key in outputs]
         self.result.promised = [self.calls.promised[key.place] for key in outputs]
-        return Parts(self.result, self.inputs, outputs)
+        return Parts(self.result, self.inputs, outputs, self.sums)
 
     def take_inputs(self) -> None:
         for i, slot in enumerate(self.calls.inputs):
@@ -204,6 +209,8 @@ class _Builder:
 
     def total(self, index: int, out: Any) -> Any:
         """Return the sum of a gradient, in the one that was there already if there was one."""
+        if index in self.totals:
+            self.sums[self.totals[index].storage] = out.storage
         if index not in self.late:
             return self.totals.get(index, out)
         return self.sum(index, self.parts, _ADD, self.late[index], self.totals[index])

@@ -77,6 +77,7 @@ class Travels:
                 for slot, rank in found.items():
                     wants[storage, self.fetching.store, None].setdefault(slot, rank)
         position = {call.node: i for i, call in enumerate(self.sequence)}
+        follower = {call.behind: i for i, call in enumerate(self.sequence)}
         result: dict[int, list[Travel]] = defaultdict(list)
         for (storage, device, fetch), found in wants.items():
             assert device is not None  # a number is everywhere
@@ -92,7 +93,8 @@ class Travels:
                 behind = max((position[node] for node in self.roots(slot)), default=-1)
                 if fetch is not None:
                     last = first_at[storage, device, fetch] - 1
-                    asked = last if fetch.late else position.get(fetch.behind, -1)
+                    end = position.get(fetch.behind, -1)
+                    asked = last if fetch.late else max(end, follower.get(fetch.behind, -1))
                     behind = max(behind, min(asked, last))
                 result[behind].append(Travel(slots.get(slot, first), slot, device, fetch))
         return result

@@ -13,12 +13,12 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import fx
 
-from baechi._core import InputError, Plan
+from baechi._core import Plan
 from baechi.torch.capture.keys import is_call, is_move, is_view
 from baechi.torch.program.calls import Calls
 from baechi.torch.program.fetching import Fetch, Fetching, PutEnd
@@ -45,23 +45,34 @@ class Away:
 
     ``puts`` has when a put has ended, and the last call of its device that has begun until then;
     ``orders`` the calls of each device. Behind a call that is in no program is behind the last one
-    before it that is.
+    before it that is. With several micro-batches in the plan, ``parts``, calls are ``key@m``.
     """
 
     store: int | None = None
     fetches: Mapping[Tensor, tuple[PlannedFetch, ...]] = field(default_factory=dict)
     puts: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)  # by their makers
     orders: Collection[Sequence[str]] = ()
+    parts: int = 1
+
+    def named(self, key: str, part: int | str) -> str:
+        """Return what the plan calls a call of a micro-batch, or the sum of its gradients."""
+        if self.parts == 1:
+            return key
+        return f"{key}@{part % self.parts if isinstance(part, int) else part}"
+
+    def tensor(self, tensor: Tensor, part: int | str) -> Tensor:
+        """Return what the plan calls a weight, or what a call of a micro-batch makes."""
+        return tensor if tensor in self.fetches else (self.named(tensor[0], part), tensor[1])
 
     def of(self, tensor: Tensor | None, reader: str | None) -> PlannedFetch | None:
-        """Return the fetch that brings a tensor to a reader."""
+        """Return the fetch that brings a tensor to a reader; both as the plan calls them."""
         found = self.fetches.get(tensor, ()) if tensor is not None else ()
         return next((fetch for fetch in found if reader in fetch.readers), None)
 
     def fetching(
         self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str], *, back: bool
     ) -> Fetching:
-        """Return the fetches of a program.
+        """Return the fetches of a program of a call: those of the first micro-batch.
 
         Args:
             calls: Of the program.
@@ -70,32 +81,57 @@ class Away:
             back: Whether it is a backward, whose forward saves the copies that it keeps.
 
         """
-        if self.store is None:
-            return Fetching()
-        nodes = self.last_calls({key: node for node, key in names.items()})
-        found: dict[tuple[str, Any], Fetch] = {}
-        kept: set[tuple[str, Any]] = set()
-        for call in calls.calls:
+        there = {slot: self.tensor(tensor, 0) for slot, tensor in tensors.items()}
+        found = self._fetching(calls, there, {node: self.named(k, 0) for node, k in names.items()})
+        spanning = {pair: fetch for pair, (fetch, spans) in found.items() if spans}
+        plain = {pair: fetch for pair, (fetch, spans) in found.items() if not spans}
+        puts = self._puts(there, names)
+        if back:
+            return Fetching(self.store, plain, frozenset(spanning), puts)
+        saved = {(storage, None): fetch for (storage, _), fetch in spanning.items()}
+        return Fetching(self.store, plain | spanning | saved, puts=puts)
+
+    def fetching_in_parts(
+        self,
+        calls: Calls,
+        tensors: Mapping[str, Tensor],
+        names: Mapping[Any, str],
+        parts: int,
+        sums: Mapping[str, Tensor],
+    ) -> Fetching:
+        """Return the fetches of a step of micro-batches; ``sums`` are gradients, by storage."""
+        there = {name: self.tensor(tensor, 0) for name, tensor in tensors.items()}
+        keys: dict[Any, str] = {}
+        for part in range(parts):
+            there |= {f"{name}.{part}": self.tensor(one, part) for name, one in tensors.items()}
+            keys |= {(node, part): self.named(key, part) for node, key in names.items()}
+        there |= {storage: (self.named(key, "sum"), i) for storage, (key, i) in sums.items()}
+        found = self._fetching(calls, there, keys)
+        by_reader = {pair: fetch for pair, (fetch, _) in found.items()}
+        return Fetching(self.store, by_reader, puts=self._puts(there, keys))
+
+    def _fetching(
+        self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str]
+    ) -> dict[tuple[str, Any], tuple[Fetch, bool]]:
+        """Return how what is read is fetched, by storage and reader, and which fetches span."""
+        nodes = self.last_calls(names)
+        found: dict[tuple[str, Any], tuple[Fetch, bool]] = {}
+        for call in calls.calls if self.fetches else ():
             for slot in reads_of(call.run):
                 fetch = self.of(tensors.get(slot.storage), names.get(call.node))
-                if fetch is None:
-                    continue
-                if fetch.spans and back:
-                    kept.add((slot.storage, call.node))
-                    continue
-                made = Fetch(fetch.moment, nodes.get(fetch.behind or ""), number=fetch.number)
-                found[slot.storage, call.node] = made
-                if fetch.spans:
-                    found[slot.storage, None] = made
-        puts = {}
-        for storage, (maker, _) in tensors.items():
-            if maker in self.puts:
-                moment, behind = self.puts[maker]
-                puts[storage] = PutEnd(moment, nodes.get(behind or ""))
-        return Fetching(self.store, found, frozenset(kept), puts)
+                if fetch is not None:
+                    made = Fetch(fetch.moment, nodes.get(fetch.behind or ""), number=fetch.number)
+                    found[slot.storage, call.node] = made, fetch.spans
+        return found
 
-    def last_calls(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+    def _puts(self, tensors: Mapping[str, Tensor], names: Mapping[Any, str]) -> dict[str, PutEnd]:
+        nodes = self.last_calls(names)
+        ends = {slot: self.puts[of] for slot, (of, _) in tensors.items() if of in self.puts}
+        return {slot: PutEnd(end, nodes.get(behind or "")) for slot, (end, behind) in ends.items()}
+
+    def last_calls(self, names: Mapping[Any, str]) -> dict[str, Any]:
         """Return of every call the last one of a program that its device has run with it."""
+        nodes = {key: node for node, key in reversed(names.items())}  # the first of several
         found = dict(nodes)
         for order in self.orders:
             last = None
@@ -103,18 +139,12 @@ class Away:
                 last = found[key] = nodes.get(key, last)
         return found
 
-    def fetching_in_parts(
-        self, calls: Calls, tensors: Mapping[str, Tensor], names: Mapping[Any, str], parts: int
-    ) -> Fetching:
-        """Return the fetches of a step of micro-batches; of several none is planned yet."""
-        if self.store is None or parts > 1:
-            return Fetching(self.store)
-        there = {f"{name}.0": tensor for name, tensor in tensors.items()} | dict(tensors)
-        return self.fetching(calls, there, {(n, 0): key for n, key in names.items()}, back=False)
-
     def is_put(self, tensor: Tensor | None, readers: Collection[str | None]) -> bool:
         """Tell whether a tensor is on the store when its forward has ended: all fetch it there."""
-        fetches = [self.of(tensor, reader) for reader in readers]
+        if tensor is None:
+            return False
+        whose = self.tensor(tensor, 0)
+        fetches = [self.of(whose, reader and self.named(reader, 0)) for reader in readers]
         return bool(readers) and all(one is not None and not one.spans for one in fetches)
 
 
@@ -160,14 +190,13 @@ def away_in(
         place_of: Which result of its call a port is.
 
     """
+    away = Away(store, parts=plan.micro_batches)
     said = json.loads(plan.to_json()).get("residency")
     if said is None:
-        return Away(store)
-    if plan.micro_batches > 1:
-        raise InputError(
-            "micro_batches: steps of several keep nothing on a host yet: leave it out, or give 1"
-        )
-    clock, names = _Clock(plan, calls), plan.graph.names
+        return away
+    every = {away.named(key, part): key for key in calls for part in range(away.parts)}
+    first, behind_it = [{away.named(key, 0) for key in keys} for keys in (calls, back)]
+    clock, names = _Clock(plan, every), plan.graph.names
     host = plan.cluster.devices[store].name
     begin = {t[0]: t[5] for t in plan.transfers if t[1] == host}
     fetches = [(one, fetch) for one in said["away"] for fetch in one["fetches"]]
@@ -180,13 +209,13 @@ def away_in(
         readers = frozenset(fetch["readers"])
         moment = begin[operators[number]]
         behind = clock.ended(plan.device_of[fetch["readers"][0]], moment)
-        spans = bool(readers & set(back)) and not readers <= set(back)
+        spans = bool(readers & behind_it) and not readers & first <= behind_it
         made = PlannedFetch(moment, number, behind, readers, spans)
-        found.setdefault((name, place_of.get((name, port), 0)), []).append(made)
+        found.setdefault((name, place_of.get((every.get(name, name), port), 0)), []).append(made)
     puts = {t[0]: (t[6], clock.begun(t[1], t[6])) for t in plan.transfers if t[2] == host}
     by_tensor = {tensor: tuple(those) for tensor, those in found.items()}
     orders = [[key for _, _, key in rows] for rows in clock.rows.values()]
-    return Away(store, by_tensor, puts, orders)
+    return replace(away, fetches=by_tensor, puts=puts, orders=orders)
 
 
 class _Clock:

@@ -322,7 +322,8 @@ class Steps:
             parts = in_parts(calls, count, roles, existing=existing)
             order = placement.order_of_parts(names, count)
             tensors = tensors_of(calls, joint.module.graph.find_nodes(op="placeholder"))
-            fetching = placement.away.fetching_in_parts(parts.calls, tensors, names, count)
+            sums = {total: tensors[of] for total, of in parts.sums.items() if of in tensors}
+            fetching = placement.away.fetching_in_parts(parts.calls, tensors, names, count, sums)
             program = lower(
                 parts.calls, devices=len(placement.devices), order=order, fetching=fetching
             )
