@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on a simulated device with a host's memory behind it: the plan and the virtual clock.
+"""Calls and steps on a simulated device with a host's memory behind it: plan and virtual clock.
 
 python bench/torch_host_memory.py prints a table; measured costs, one device of 4 or 6 MiB.
 """
@@ -7,6 +7,7 @@ python bench/torch_host_memory.py prints a table; measured costs, one device of 
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import baechi.torch
 import baechi.torch.sim as sim
@@ -16,8 +17,8 @@ from torch_steps import CLOCK, SAMPLES, TOKENS, built
 import baechi
 
 
-def row(name: str, memory: str, residency: str) -> str:
-    """Return a line of the table: the third of three calls with their backward."""
+def row(name: str, memory: str, residency: str, micro_batches: int | None = None) -> str:
+    """Return a line of the table: the third of three calls with their backward, or of steps."""
     link = sim.Link("5us", "10GB/s")
     queues = {"communication": "duplex", "asynchronous": False}
     with sim.configured(devices=1, memory="1GiB", link=link, **queues, **CLOCK):
@@ -26,35 +27,38 @@ def row(name: str, memory: str, residency: str) -> str:
         tokens = torch.randint(1, 64, (SAMPLES, TOKENS))
         batch = {"input_ids": tokens, "labels": tokens}
         cluster = baechi.Cluster(f"1x{memory}+1xhost:4GiB", link="5us,10GB/s")
-        placed = baechi.torch.place(
-            model, batch, cluster, costs="measure", devices=["sim:0"], residency=residency
-        )
+        how: Any = {"costs": "measure", "devices": ["sim:0"], "micro_batches": micro_batches}
+        placed = baechi.torch.place(model, batch, cluster, residency=residency, **how)
         for _ in range(3):
             model.zero_grad()
             gc.collect()
             torch.accelerator.synchronize()
             sim.reset_virtual_clock()
             sim.reset_peak_memory_stats(0)
-            model(**batch).loss.backward()
+            if micro_batches is None:
+                model(**batch).loss.backward()
+            else:
+                placed.step(batch)
             torch.accelerator.synchronize()
         measured, planned = sim.virtual_time(), placed.plan.makespan_ns / 1e9
         peak = sim.max_memory_allocated(0) / placed.plan.peaks["gpu:0"]
         placed.restore()
     gc.collect()
     return (
-        f"| {name} | {memory} | {residency} | {1e3 * planned:.1f} | {1e3 * measured:.1f} | "
-        f"{measured / planned:.3f} | {peak:.3f} |"
+        f"| {name} | {micro_batches or 'a call'} | {memory} | {residency} | {1e3 * planned:.1f} | "
+        f"{1e3 * measured:.1f} | {measured / planned:.3f} | {peak:.3f} |"
     )
 
 
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| model | memory | away | planned, ms | measured, ms | ratio | peak over the plan's |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    print("| model | parts | memory | away | planned, ms | measured, ms | ratio | peak, of planned |")
+    print("| --- | --- | --- | --- | ---: | ---: | ---: | ---: |")
     for name in ("llama", "gpt2"):
-        print(row(name, "4MiB", "all"), flush=True)
-        print(row(name, "6MiB", "auto"), flush=True)
+        for parts in (None, 2, 4):
+            print(row(name, "4MiB", "all", parts), flush=True)
+            print(row(name, "6MiB", "auto", parts), flush=True)
 
 
 if __name__ == "__main__":

@@ -172,9 +172,9 @@ class _Lowering:
         self.code.append(self.sends[-1])
 
     def suffix(self, travel: Travel) -> str:
-        """Return what tells a copy that is fetched from others of the same tensor."""
-        self.copies[travel.slot.name, travel.device] += 1
-        return f".{self.copies[travel.slot.name, travel.device]}"
+        """Return what tells a copy that is fetched, and its views, from others of the storage."""
+        self.copies[travel.slot.storage, travel.device] += 1
+        return f".{self.copies[travel.slot.storage, travel.device]}"
 
     def kept(self, outputs: tuple[Any, ...]) -> set[str]:
         """Return the storages that the caller has behind the program, and may change."""

@@ -99,6 +99,8 @@ class Steps:
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
         count = samples_in(inputs, "inputs", targets)
+        if self.placement.away.store is not None:  # which a batch on the CPU would be on
+            inputs, targets = self._on_first((inputs, targets))
         self._collected.clear()  # of a step that was broken off
         losses: list[torch.Tensor] = []
         shares: list[float] = []
@@ -113,6 +115,10 @@ class Steps:
                 shares.append(share)
         losses += self._run(shares, scaler)
         return sum(losses[1:], start=losses[0])
+
+    def _on_first(self, batch: Any) -> Any:
+        accelerators = self.placement.accelerators
+        return batch_on(batch, accelerators[0], frozenset(accelerators))
 
     def _collect(self, args: Any, kwargs: Any, targets: Any) -> bool:
         """Take a micro-batch; False where it has to be run by itself."""
@@ -144,9 +150,7 @@ class Steps:
         return ""
 
     def _call(self, args: Any, kwargs: Any, targets: Any, share: float, scaler: Any) -> Any:
-        first = self.placement.devices[0]
-        devices = frozenset(self.placement.accelerators)
-        args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
+        args, kwargs, targets = self._on_first((args, kwargs, targets))
         output = self.model(*args, **kwargs)
         loss = self._whole.of(output, targets)
         part = loss * share
