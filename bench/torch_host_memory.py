@@ -53,7 +53,9 @@ def row(name: str, memory: str, residency: str, micro_batches: int | None = None
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    print("| model | parts | memory | away | planned, ms | measured, ms | ratio | peak, of planned |")
+    print(
+        "| model | parts | memory | away | planned, ms | measured, ms | ratio | peak, of planned |"
+    )
     print("| --- | --- | --- | --- | ---: | ---: | ---: | ---: |")
     for name in ("llama", "gpt2"):
         for parts in (None, 2, 4):

@@ -28,6 +28,7 @@ from baechi.torch.devices import (
 )
 from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
+from baechi.torch.program import AGAIN
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
 from baechi.torch.run.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
@@ -75,7 +76,9 @@ class PlannedStep:
         if store is None:
             return Away()
         back = {key for node, key in self.step.keys.items() if is_backward(node)}
-        return away_in(self.plan, store, set(self.step.keys.values()), back, self.graph.place_of)
+        twins = {f"{key}@{AGAIN}": key for key in self.again}
+        calls = {key: key for key in self.step.keys.values()} | twins
+        return away_in(self.plan, store, calls, back | {*twins}, self.graph.place_of)
 
     @property
     def starts(self) -> dict[str, list[int]]:
@@ -83,7 +86,7 @@ class PlannedStep:
         starts = dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
         found = {}
         operators = self.graph.operator_of
-        twice = {f"{key}@again": f"{operators[key]}@again" for key in self.again}
+        twice = {f"{key}@{AGAIN}": f"{operators[key]}@{AGAIN}" for key in self.again}
         for key, operator in (*operators.items(), *twice.items()):
             if operator in starts:
                 found[key] = [starts[operator]]
@@ -260,13 +263,9 @@ def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches
         options["micro_batches"] = micro_batches
     if asked.search.paper:
         return plan_of_modules(graph, cluster, asked.search.nodes, **options)
-    recompute = asked.search.recompute
     if store_of(cluster) is not None:
         options.setdefault("residency", "auto")
-        if options["residency"] != "none":
-            if recompute == "all":
-                raise InputError("recompute: with a host no call runs again: leave out one of them")
-            return place_graph(graph.graph, cluster, **options)
+    recompute = asked.search.recompute
     if recompute == "all":
         return place_graph(graph.graph, cluster, recompute="all", **options)
     try:

@@ -131,7 +131,7 @@ class Away:
 
     def last_calls(self, names: Mapping[Any, str]) -> dict[str, Any]:
         """Return of every call the last one of a program that its device has run with it."""
-        nodes = {key: node for node, key in reversed(names.items())}  # the first of several
+        nodes = {key: node for node, key in reversed([*names.items()])}  # the first of several
         found = dict(nodes)
         for order in self.orders:
             last = None
@@ -157,23 +157,24 @@ def readers_of(node: fx.Node) -> Iterator[str | None]:
             yield user.meta.get(KEY)
 
 
-def tensors_of(calls: Calls, known: Iterable[fx.Node]) -> dict[str, Tensor]:
-    """Return what each storage of a program is: what the graph's nodes say of themselves."""
+def tensors_of(
+    calls: Calls, names: Mapping[Any, str], known: Iterable[fx.Node]
+) -> dict[str, Tensor]:
+    """Return what each storage of a program is: inputs are what the graph's nodes say."""
     said = {node.name: node.meta[TENSOR] for node in known if TENSOR in node.meta}
     found = {slot.name: said[slot.name] for slot in calls.inputs if slot.name in said}
     for call in calls.calls:
-        key = call.node.meta.get(KEY) if isinstance(call.node, fx.Node) else None
         outs = call.run.out if isinstance(call.run.out, tuple) else (call.run.out,)
         for part, slot in enumerate(outs):
-            if key is not None and slot is not None and not isinstance(slot, tuple):
-                found[slot.name] = (key, part)
+            if call.node in names and slot is not None and not isinstance(slot, tuple):
+                found[slot.name] = (names[call.node], part)
     return found
 
 
 def away_in(
     plan: Plan,
     store: int,
-    calls: Collection[str],
+    calls: Mapping[str, str],
     back: Collection[str],
     place_of: Mapping[tuple[str, int], int],
 ) -> Away:
@@ -185,8 +186,8 @@ def away_in(
     Args:
         plan: Whose cluster has a host.
         store: Which device that is.
-        calls: The keys of all calls, which are operators of the plan.
-        back: Those of the backward.
+        calls: Of the keys of all runs, which are operators of the plan, those of their calls.
+        back: The keys of those of the backward.
         place_of: Which result of its call a port is.
 
     """
@@ -194,7 +195,7 @@ def away_in(
     said = json.loads(plan.to_json()).get("residency")
     if said is None:
         return away
-    every = {away.named(key, part): key for key in calls for part in range(away.parts)}
+    every = {away.named(k, m): call for k, call in calls.items() for m in range(away.parts)}
     first, behind_it = [{away.named(key, 0) for key in keys} for keys in (calls, back)]
     clock, names = _Clock(plan, every), plan.graph.names
     host = plan.cluster.devices[store].name
@@ -206,12 +207,13 @@ def away_in(
     for number in order:
         one, fetch = fetches[number]
         name, port = one["tensor"] if isinstance(one["tensor"], list) else (one["tensor"], 0)
+        bare = every[name] if name in every else name
         readers = frozenset(fetch["readers"])
         moment = begin[operators[number]]
         behind = clock.ended(plan.device_of[fetch["readers"][0]], moment)
         spans = bool(readers & behind_it) and not readers & first <= behind_it
         made = PlannedFetch(moment, number, behind, readers, spans)
-        found.setdefault((name, place_of.get((every.get(name, name), port), 0)), []).append(made)
+        found.setdefault((name, place_of.get((bare, port), 0)), []).append(made)
     puts = {t[0]: (t[6], clock.begun(t[1], t[6])) for t in plan.transfers if t[2] == host}
     by_tensor = {tensor: tuple(those) for tensor, those in found.items()}
     orders = [[key for _, _, key in rows] for rows in clock.rows.values()]

@@ -56,7 +56,7 @@ def program_of(
     """
     names = keys_in(graph.graph)
     calls = calls_of(graph, devices_of(graph.graph, placement), promised=promised, names=names)
-    tensors = tensors_of(calls, graph.graph.find_nodes(op="placeholder"))
+    tensors = tensors_of(calls, names, graph.graph.find_nodes(op="placeholder"))
     return lower(
         calls,
         devices=len(placement.devices),

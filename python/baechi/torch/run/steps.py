@@ -325,7 +325,7 @@ class Steps:
             roles = Roles(shared - set(carried), gradients, carried)
             parts = in_parts(calls, count, roles, existing=existing)
             order = placement.order_of_parts(names, count)
-            tensors = tensors_of(calls, joint.module.graph.find_nodes(op="placeholder"))
+            tensors = tensors_of(calls, names, joint.module.graph.find_nodes(op="placeholder"))
             sums = {total: tensors[of] for total, of in parts.sums.items() if of in tensors}
             fetching = placement.away.fetching_in_parts(parts.calls, tensors, names, count, sums)
             program = lower(
