@@ -149,6 +149,27 @@ def test_steps_and_second_runs_train_as_on_one_device(
     assert 0 < first.count(" = fetch ") <= placed.plan.to_json().count('"readers"')
 
 
+@pytest.mark.parametrize(("parts", "residency"), [(None, "auto"), (2, "all")])
+def test_two_unequal_devices_share_a_host(
+    sim: ModuleType, parts: int | None, residency: str
+) -> None:
+    sim.configure(devices=2, memory="320KiB", poison=True, longest_delay="0.2ms")
+    torch.manual_seed(0)
+    model, x = Blocks(4).double(), torch.randn(ROWS, WIDTH, dtype=torch.float64)
+    alone, cluster = copy.deepcopy(model), "1x200KiB+1x250KiB+1xhost:2MiB"
+    how: dict[str, Any] = {"residency": residency, "loss": as_is, "micro_batches": parts}
+    placed = baechi.torch.place(model, x, cluster, budget="0.1s", **how)
+    assert {"gpu:0", "gpu:1"} <= {*placed.planned.device_of_key.values()}
+    assert "host:0" in placed.weight_devices.values()
+    assert_trains_alike(model, x, alone, placed.step if parts else None)
+    assert not placed.left_out
+    for name in ("gpu:0", "gpu:1"):
+        assert placed.peaks[name] < 1.1 * placed.plan.peaks[name]
+    first = str(placed._steps.texts[0]) if placed._steps else placed.program
+    assert 0 < first.count(" = fetch ") <= placed.plan.to_json().count('"readers"')
+    assert " = send " in first
+
+
 def test_other_mini_batches_and_calls_run_beside_steps(sim: ModuleType) -> None:
     sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="0.2ms")
     model, x = made()

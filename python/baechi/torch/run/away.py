@@ -212,9 +212,7 @@ def away_in(
         behind = clock.ended(plan.device_of[fetch["readers"][0]], moment)
         spans = bool(readers & behind_it) and not readers & first <= behind_it
         made = PlannedFetch(moment, number, behind, readers, spans)
-        found.setdefault((name, place_of.get((every.get(str(name), name), port), 0)), []).append(
-            made
-        )
+        found.setdefault((name, place_of.get((every.get(name) or name, port), 0)), []).append(made)
     puts = {t[0]: (t[6], clock.begun(t[1], t[6])) for t in plan.transfers if t[2] == host}
     by_tensor = {tensor: tuple(those) for tensor, those in found.items()}
     orders = [[key for _, _, key in rows] for rows in clock.rows.values()]
