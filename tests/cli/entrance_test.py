@@ -126,6 +126,14 @@ def test_generate_writes_no_graph_onto_a_terminal(command: str, tmp_path: Path) 
     assert "name a file, such as -o gnmt.json; -o - writes it here" in result.stderr
 
 
+def test_tables_have_no_raw_counts_of_bytes(run: Run, tmp_path: Path) -> None:
+    graph = tmp_path / "gnmt.json"
+    run("generate", "gnmt", "--length", "4", "--batch", "16", "-o", graph)
+    words = run("place", graph, "-c", "2x1GiB", "-m", "m-etf", "-v").stdout
+    assert "room for everything at once" in words
+    assert re.search(r"\d{7,}", words) is None
+
+
 def test_the_demo_says_the_result_first_on_one_screen(
     command: str, root: Path, tmp_path: Path
 ) -> None:

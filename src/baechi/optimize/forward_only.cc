@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "baechi/base/in_quotes.h"
+#include "baechi/base/short_text.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/contraction.h"
 #include "baechi/optimize/grouping.h"
@@ -226,9 +227,8 @@ std::string memory_objection(const CostModel& small, double memory_share) {
       needed += load.held + temporary;
     }
     if (static_cast<double>(needed.count()) > memory_share * static_cast<double>(capacity.count()))
-      return "room for everything at once, wherever it goes, would take " +
-             std::to_string(needed.count()) + " bytes and there are " +
-             std::to_string(capacity.count());
+      return "room for everything at once, wherever it goes, would take " + short_text(needed) +
+             " and there are " + short_text(capacity);
   }
   return "";
 }
