@@ -5,7 +5,8 @@
     one GPU, limited      [whole step] -> ResourceExhaustedError
     four GPUs, limited    [part] [part] [part] [part]: m-TOPO, m-ETF, m-SCT, auto
 
-GNMT has no plan in 30% of the paper's memory, where the paper's has one: give it --memory 3200.
+GNMT has no plan in 30% of the paper's memory, where the paper's has one: give it --memory 5200
+(with 3200 m-TOPO alone finds one).
 
 Each GPU is a logical one with a memory limit, so that one large GPU can stand for several small
 ones. Without a GPU nothing can be limited: then it says what a run would need, and that is planned.
