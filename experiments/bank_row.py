@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from baechi.torch.capture.loss import call_arguments
-from baechi.torch.run.mini_batch import samples_in
-from baechi.torch.run.steps import parts_of
+from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.where.moving import map_tensors
 
 import baechi

@@ -258,7 +258,8 @@ def test_studies_have_a_page_with_a_chart(
     asked = (
         ["--devices", "1,2,4", "--methods", "m-etf,m-topo"] if name == "sweep" else ["-m", "m-etf"]
     )
-    line: list[str | Path] = [command, name, graph, "--cluster", "4x2GiB", *asked, "--report", path, "--json"]
+    line = [command, name, str(graph), "--cluster", "4x2GiB", *asked]
+    line += ["--report", str(path), "--json"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stderr.endswith(f"wrote {path}: open it in a browser\n")
     page = browser.new_page()

@@ -22,9 +22,9 @@ from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
-from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.steps import Collectable, Steps, parts_of
+from baechi.torch.run.steps import Collectable, Steps
 
 _GRAPHS = 64  # one for each size of a micro-batch, as messages have sizes
 _SPREAD = 1_000_003  # between the seeds of ranks

@@ -142,6 +142,22 @@ def cut(batch: Any, micro_batches: int) -> list[Any]:
     return [map_tensors(_once(part(number)), batch) for number in range(micro_batches)]
 
 
+def parts_of(batch: Any, samples: int, size: int) -> list[tuple[Any, int]]:
+    """Return micro-batches of so many samples, the last one maybe of fewer, and how many each has.
+
+    Tensors in them are views; those without dimensions go to every micro-batch as they are.
+    """
+    found = []
+    for first in range(0, samples, size):
+        count = min(size, samples - first)
+
+        def part(tensor: torch.Tensor, first: int = first, count: int = count) -> torch.Tensor:
+            return tensor if tensor.dim() == 0 else tensor.narrow(0, first, count)
+
+        found.append((map_tensors(part, batch), count))
+    return found
+
+
 def check_division(samples: int, micro_batches: Any) -> None:
     """Raise InputError unless so many samples can be cut into so many micro-batches."""
     if type(micro_batches) is not int or micro_batches < 1:

@@ -39,12 +39,11 @@ from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in
-from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.where.hooks import batch_on
-from baechi.torch.where.moving import map_tensors
 
 
 class _ByCallsError(Exception):
@@ -336,22 +335,6 @@ class Steps:
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]
-
-
-def parts_of(batch: Any, samples: int, size: int) -> list[tuple[Any, int]]:
-    """Return micro-batches of so many samples, the last one maybe of fewer, and how many each has.
-
-    Tensors in them are views; those without dimensions go to every micro-batch as they are.
-    """
-    found = []
-    for first in range(0, samples, size):
-        count = min(size, samples - first)
-
-        def part(tensor: torch.Tensor, first: int = first, count: int = count) -> torch.Tensor:
-            return tensor if tensor.dim() == 0 else tensor.narrow(0, first, count)
-
-        found.append((map_tensors(part, batch), count))
-    return found
 
 
 def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
