@@ -7,6 +7,7 @@ import gc
 import hashlib
 import importlib
 import importlib.util
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,14 +37,26 @@ def import_once() -> None:
     importlib.import_module("torch._dynamo")
 
 
+def forget_graphs() -> None:
+    """Let go of what dynamo compiled: it stays in the globals of modules whose frames it cut."""
+    if "torch._dynamo" not in sys.modules:
+        return
+    sys.modules["torch._dynamo"].reset()
+    for module in [m for m in sys.modules.values() if isinstance(m, ModuleType)]:
+        for name in [n for n in vars(module) if n.startswith("__compiled_fn_")]:
+            delattr(module, name)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Freeze what there is before the first test of a file: what is imported stays.
 
     Then it is none of what the collector, which many tests and every recording call, goes through
-    each time. What the tests of other files left and nobody has any more is collected first.
+    each time. What the tests of other files left and nobody has any more is collected first, with
+    the graphs that dynamo keeps for the code of their classes, and the constants in these.
     """
     if item.config.stash.get(_FILE, None) != item.path:
         item.config.stash[_FILE] = item.path
+        forget_graphs()
         gc.unfreeze()
         gc.collect()
         gc.freeze()

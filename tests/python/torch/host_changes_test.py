@@ -47,6 +47,7 @@ class Changing(nn.Module):
         return found.sin().sum()
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("change", ["data", "itself", "views", "items", "lists", "functions"])
 def test_a_weight_that_is_away_keeps_what_a_forward_does_to_it(

@@ -180,6 +180,7 @@ def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
     x = torch.randn(64, 6, dtype=torch.double)
     with machine(asynchronous=False) as devices:
         torch._dynamo.reset()
+        others = [sim.memory_allocated(i) for i in range(3)]
         placed = baechi.torch.place(
             model,
             x,
@@ -198,7 +199,7 @@ def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
         for program in placed._backend.frames[0].programs.values():
             assert str(parse(str(program), program.table)) == str(program)
         for i, said in enumerate(placed.peaks.values()):
-            assert 0.8 * said <= sim.max_memory_allocated(i) <= 1.03 * said
+            assert 0.8 * said <= sim.max_memory_allocated(i) - others[i] <= 1.03 * said
         placed.restore()
 
 
