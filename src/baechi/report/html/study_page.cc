@@ -2,6 +2,7 @@
 #include "baechi/report/html/study_page.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -27,7 +28,7 @@ constexpr std::string_view kChartStyle =
     "svg polyline{fill:none;stroke-width:2}";
 
 std::string number(double value) {  // tenths of a pixel are enough
-  const auto tenths = static_cast<std::int64_t>(value * 10 + 0.5);
+  const std::int64_t tenths = std::lround(value * 10);
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10);
 }
 
@@ -146,7 +147,8 @@ struct Curve {
 
 class Curves {
  public:
-  Curves(std::vector<Curve> curves, std::string axis) : curves_(std::move(curves)), axis_(axis) {
+  Curves(std::vector<Curve> curves, std::string axis)
+      : curves_(std::move(curves)), axis_(std::move(axis)) {
     for (const Curve& curve : curves_)
       for (const auto& [x, outcome] : curve.points) {
         xs_.insert(x);
