@@ -14,6 +14,9 @@ import baechi.torch
 import torch
 from torch import nn
 
+# PyTorch 2.14.0 says once what it leaves out of a graph.
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+
 
 class Changing(nn.Module):
     """A weight is changed by its own forward, but not yet in the call that is traced."""

@@ -26,6 +26,9 @@ from torch import nn
 
 import baechi
 
+# PyTorch 2.14.0 says once what it leaves out of a graph.
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+
 WIDTH, ROWS = 32, 16
 
 

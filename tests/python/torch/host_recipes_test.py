@@ -15,6 +15,9 @@ import baechi.torch
 import torch
 from torch import nn
 
+# PyTorch 2.14.0 says once what it leaves out of a graph.
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
