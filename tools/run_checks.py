@@ -36,7 +36,7 @@ TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
 ]
 PIP = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "2")
+BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
 

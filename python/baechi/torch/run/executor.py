@@ -22,8 +22,8 @@ from baechi.torch.run.interpreter import (
     Interpreter,
     check,
     check_inputs,
+    constants_of,
     located,
-    on_device,
 )
 from baechi.torch.run.regions import prepare
 
@@ -111,10 +111,10 @@ class Executor:
             else:
                 at_home = one.device != one.slot.device
                 made.wait(self._slots[one.slot.name], self._index(one.device), at_home)
-        table, slots = self.program.table, self._slots
+        slots = self._slots
         constants = [
-            (slots[slot.name], on_device(table[i], self.devices[slot.device or 0]))
-            for slot, i in self.program.constants
+            (slots[name], tensor)
+            for name, tensor in constants_of(self.program, self.devices).items()
         ]
         outputs = [
             (slots[out.name], None) if isinstance(out, Slot) else (-1, out)

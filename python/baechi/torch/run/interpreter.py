@@ -9,7 +9,7 @@ says, and given to another when its readers are past it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from baechi.torch.private import BelowAutograd
 from baechi.torch.program import HERE, Program, Run, Send, Slot, Wait
 from baechi.torch.program.instructions import HOST, Instruction, mapped
 from baechi.torch.run.regions import prepare
+from baechi.torch.where.moving import sent
 
 
 class Interpreter:
@@ -56,9 +57,7 @@ class Interpreter:
         """Return the constants, on their devices; copied in the first call."""
         if self._constants is None:
             prepare(self.program, self.devices)
-            table = self.program.table
-            named = [(slot, table[i]) for slot, i in self.program.constants]
-            self._constants = {s.name: on_device(t, self.devices[s.device or 0]) for s, t in named}
+            self._constants = constants_of(self.program, self.devices)
         return self._constants
 
 
@@ -136,7 +135,7 @@ class _Running:
             if copy is not None:
                 copy.copy_(value, non_blocking=True)
             elif target.type != "cpu":
-                copy = on_device(value, target, non_blocking=True)
+                copy = torch.ops.aten._to_copy.default(value, device=target, non_blocking=True)
                 copy.record_stream(reading)
             else:
                 copy = _room_on_host(value)
@@ -200,12 +199,17 @@ def located(
         return RuntimeError(f"baechi: {place}: {type(error).__name__}: {error}")
 
 
-def on_device(value: torch.Tensor, device: torch.device, **how: Any) -> torch.Tensor:
-    """Return a tensor on a device; `to` would be judged by the mode around an eager call."""
-    if value.device == device:
-        return value
-    copy: torch.Tensor = torch.ops.aten._to_copy.default(value, device=device, **how)
-    return copy
+def constants_of(program: Program, devices: Mapping[int, torch.device]) -> dict[str, torch.Tensor]:
+    """Return a program's constants where they are read, by name.
+
+    A mode around an eager call judges `to`, and would leave them where they were traced.
+    """
+
+    def there(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return tensor if tensor.device == device else sent(tensor, device)
+
+    found = [(slot, program.table[i]) for slot, i in program.constants]
+    return {slot.name: there(tensor, devices[slot.device or 0]) for slot, tensor in found}
 
 
 def _room_on_host(value: torch.Tensor) -> torch.Tensor:
