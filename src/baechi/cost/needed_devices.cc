@@ -109,11 +109,11 @@ std::vector<std::unique_ptr<const NeededDevices>> NeededDevices::of_faster_class
   std::ranges::stable_sort(classes, {}, [&](std::size_t c) { return *work[c]; });
   if (classes.empty()) return result;
   const auto add = [&](std::size_t count) {
+    std::vector<bool> is_kept(costs.num_classes());
+    for (std::size_t i = 0; i < count; ++i) is_kept[classes[i]] = true;
     IdVector<DeviceId, DeviceId> kept;
     for (const DeviceId device : costs.cluster().devices())
-      if (std::find(classes.begin(), classes.begin() + std::ptrdiff_t(count),
-                    costs.class_of(device).index()) != classes.begin() + std::ptrdiff_t(count))
-        kept.push_back(device);
+      if (is_kept[costs.class_of(device).index()]) kept.push_back(device);
     result.emplace_back(new NeededDevices(costs, std::move(kept), {}));
   };
   add(1);

@@ -63,7 +63,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
-  if (placer.for_unequal && !runs_alone(request_.method) && !has_unequal_devices()) return;
+  if (placer.for_unequal && !runs_alone(request_.method) && !are_few_and_unequal()) return;
   Attempt optimized = attempt(problem(), placer, request_.place);
   if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
     return keep(std::move(optimized));
@@ -89,14 +89,14 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   keep(std::move(plain));
 }
 
-bool PortfolioRun::has_unequal_devices() const {
+bool PortfolioRun::are_few_and_unequal() const {
   const std::size_t pairs = costs_.graph().num_ops() * costs_.cluster().num_devices();
   return costs_.num_classes() > 1 && pairs <= kMostPairs;
 }
 
 void PortfolioRun::place_on_faster(std::span<const PlacerEntry* const> placers,
                                    PlaceWindow place_window) {
-  if (!has_unequal_devices() || request_.place.expert != nullptr) return;
+  if (!are_few_and_unequal() || request_.place.expert != nullptr) return;
   PlanRequest shorter = request_;
   shorter.budget = request_.budget * kOfFasterDevices;
   shorter.watch = {};

@@ -65,7 +65,7 @@ class PortfolioRun {
   PortfolioResult take();
 
  private:
-  bool has_unequal_devices() const;
+  bool are_few_and_unequal() const;  // the pairs of operators and devices, and the devices
   bool is_planned() const { return request_.place.order == ExecutionOrder::kPlanned; }
 
   // Of what searches have ended with.

@@ -99,7 +99,7 @@ class Heft {
       for (const OpId op : order) {
         if (supplier_[op] != suppliers || slots_[op].placed) continue;
         const std::optional<DeviceId> device = best_device(op);
-        if (!device.has_value()) return failure(op);
+        if (!device.has_value()) return DoesNotFit{op, least_short_.value_or(Bytes(0))};
         place(op, *device);
         if (++decisions_ % 1024 == 0) throw_if_cancelled(options_.cancel);
       }
@@ -222,8 +222,6 @@ class Heft {
     place(op, *std::find_if(devices.begin(), devices.end(),
                             [&](DeviceId device) { return allowed_(op, device); }));
   }
-
-  DoesNotFit failure(OpId op) const { return {op, least_short_.value_or(Bytes(0))}; }
 
   PlacedGraph take() const {
     Placement placement;
