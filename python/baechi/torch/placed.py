@@ -17,16 +17,13 @@ from baechi._core import InputError, Plan
 from baechi.brief_errors import briefly
 from baechi.reports import report
 from baechi.summary import Summary, on_one_device, summary
-from baechi.torch.capture.keys import is_backward
-from baechi.torch.capture.step import LOSS, bytes_of
-from baechi.torch.graph.graph import source_of
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.program.peaks import GRANULE
 from baechi.torch.request import Request
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.calls import call_eagerly, compile_calls
-from baechi.torch.run.footprint import CallWalk, peaks_of_call, resident
+from baechi.torch.run.footprint import CallWalk, peak_of_loss, peaks_of_call, resident
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Steps
@@ -193,7 +190,8 @@ class Placed:
             whole = [graph for graph in graphs if graph is not None]
             part |= len(whole) < len(graphs)
             if len(whole) == len(graphs):
-                walked.append(peaks_of_call(whole, self._bytes_of_loss()))
+                of_loss = [peak_of_loss(self.planned.step), *[0] * (len(self._devices) - 1)]
+                walked.append(peaks_of_call(whole, of_loss))
         if not walked and not part:
             return dict(foreseen)
         there, update = resident(self.model, self._devices, updates_of(self.asked.optimizer))
@@ -202,15 +200,6 @@ class Placed:
         pairs = zip(self.planned.names, there, most, strict=True)
         found = {name: held + more for name, held, more in pairs}
         return {n: max(size, foreseen[n]) for n, size in found.items()} if part else found
-
-    def _bytes_of_loss(self) -> list[int]:
-        """Return what a loss outside of the model keeps, and its backward, on the first device."""
-        step = self.planned.step
-        calls = [node for node in step.keys if step.path_of(node) == LOSS]
-        back = [node for node in calls if is_backward(node)]
-        read = {source_of(one)[0] for node in back for one in node.all_input_nodes}
-        size = sum(bytes_of(node) for node in calls if is_backward(node) or node in read)
-        return [size, *[0] * (len(self._devices) - 1)]
 
     @property
     def left_out(self) -> list[str]:

@@ -94,6 +94,26 @@ def test_keys_name_the_module_of_a_backward_and_of_sums_of_gradients() -> None:
     assert "last:mm.2+:0" in keys  # of the gradient of what `last` and `middle` read
 
 
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).clone()
+        h[1:3].mul_(2)
+        return self.last(torch.tanh(h))
+
+
+def test_what_autograd_calls_for_a_change_in_place_is_of_a_module_and_not_of_the_loss() -> None:
+    model, example = InPlace(), {"x": torch.randn(4, 8)}
+    keys = capture(model, example, models.total).keys.values()
+    assert {":copy:0", ":slice_scatter:1"} <= set(keys)  # of the backward of what reads `h`
+    (compiled,) = keys_of_compiled(model, example)
+    assert {key for key in keys if not key.startswith(LOSS)} <= compiled
+
+
 def test_a_step_says_what_its_inputs_and_outputs_are() -> None:
     model, example = models.made("twice")
     step = capture(model, example, nn.functional.cross_entropy, torch.zeros(6, dtype=torch.int64))

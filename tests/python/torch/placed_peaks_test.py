@@ -83,3 +83,32 @@ def test_peaks_of_calls_are_close(sim: ModuleType) -> None:
     for name, size in placed.peaks.items():
         assert 0.97 * found[name] <= size <= 1.1 * found[name]
     placed.restore()
+
+
+class InPlace(nn.Module):
+    """Tensors that are changed in place, whose gradients autograd makes outside of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).relu_().clone()
+        for row in range(4):
+            h[row::4].mul_(row + 1)
+        return self.last(h)
+
+
+def test_peaks_of_a_call_with_changes_in_place_are_within_an_allocation(sim: ModuleType) -> None:
+    sim.configure(devices=2, memory="1GiB", asynchronous=False)
+    left = allocated()
+    x = torch.randn(ROWS, WIDTH, device="sim:0")
+    model = InPlace()
+    placed = baechi.torch.place(
+        model, x, "2x1GiB", loss=mean_square, optimizer="sgd", method="single"
+    )
+    assert not [k for k in placed.planned.step.keys.values() if k.startswith("(loss):copy")]
+    found = measured(placed, lambda: mean_square(model(x)).backward(), zero=True, left=left)
+    assert placed.peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)
+    placed.restore()

@@ -166,6 +166,8 @@ def keys_of(
     A sum of gradients has the key, with a plus, of what it adds: of the later of the two that it is
     the first to add up, whatever they were summed with before. So all sums of one tensor's
     gradients together have the same keys in whatever order autograd adds, which copies change.
+    What else autograd calls for no module (the gradient of a tensor that was changed in place) is
+    of the module whose backward gave it its first gradient.
 
     Args:
         graph: A joint graph.
@@ -185,9 +187,10 @@ def keys_of(
         if adds_gradients(node):  # what it carries of a module is of any other call
             sums.append(node)
         else:
-            found = module_of(node)
-            path = outside if found is None else found
-            note(node, f"{path}:{name_of(node).rpartition('::')[2]}")
+            path = module_of(node)
+            if path is None:
+                path = _path_of_reads(node, keys)
+            note(node, f"{outside if path is None else path}:{name_of(node).rpartition('::')[2]}")
     place = {node: i for i, node in enumerate(graph.nodes)}
     first: dict[fx.Node, tuple[int, int, fx.Node]] = {}  # of what a sum adds up, by place and part
     for node in sums:
@@ -197,6 +200,15 @@ def keys_of(
         path, name, number = keys.get(maker, f"{outside}:tangent:0").rsplit(":", 2)
         note(node, f"{path}:{name}.{number}.{part}+" if part else f"{path}:{name}.{number}+")
     return {node: keys[node] for node in graph.nodes if node in keys}
+
+
+def _path_of_reads(node: fx.Node, keys: Mapping[fx.Node, str]) -> str | None:
+    """Return whose backward makes what autograd's own call reads; None: it is of a forward call."""
+    if not is_backward(node) or "fwd_nn_module_stack" in node.meta:
+        return None
+    makers = (maker for maker, _ in map(_maker, node.all_input_nodes))
+    made = (keys[maker] for maker in makers if maker in keys and is_backward(maker))
+    return next((key.rsplit(":", 2)[0] for key in made), None)
 
 
 def _maker(node: fx.Node) -> tuple[fx.Node, int]:

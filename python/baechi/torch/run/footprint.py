@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
+from baechi.torch.capture.keys import base_of, is_backward
+from baechi.torch.capture.step import LOSS, Step, bytes_of
 from baechi.torch.graph.optimizers import Updates
 from baechi.torch.program import Program
 from baechi.torch.program.parts import GRADIENT
@@ -63,7 +66,8 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
 
     Args:
         graphs: In the order of their forwards.
-        of_loss: What the caller makes of the outputs on each device before the backward begins.
+        of_loss: What the caller makes of the outputs on each device before the backward begins,
+            beside the loss and its gradient, which are there until the end.
 
     """
     devices = range(len(of_loss))
@@ -74,6 +78,8 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
         most = [max(most[i], batch[i] + kept[-1][i] + found[i].bytes) for i in devices]
         kept.append([kept[-1][i] + left[i] for i in devices])
     batches = [max(graph.batch[i] for graph in graphs) for i in devices]
+    loss = [2 * GRANULE if size else 0 for size in of_loss]
+    kept = [[one[i] + loss[i] for i in devices] for one in kept]
     most = [max(most[i], batches[i] + kept[-1][i] + of_loss[i]) for i in devices]
     gradients = [0 for _ in devices]
     for graph, before in reversed(list(zip(graphs, kept[:-1], strict=True))):
@@ -84,6 +90,28 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
             most[i] = max(most[i], there + found[i].bytes)
             gradients[i] += left[i]
     return most
+
+
+def peak_of_loss(step: Step) -> int:
+    """Return the most bytes that a loss outside of the model holds, forward and backward.
+
+    What one formula of autograd makes is there until its last call, as in C++.
+    """
+    shows: dict[fx.Node, fx.Node] = {}
+    nodes = list(step.graph.graph.nodes)
+    back = [(i, node, node.meta.get("seq_nr")) for i, node in enumerate(nodes) if is_backward(node)]
+    end = {formula: i for i, _, formula in back}
+    until = {node: i if formula is None else end[formula] for i, node, formula in back}
+    for i, node in enumerate(nodes):
+        for base in {base_of(read, shows) for read in node.all_input_nodes}:
+            until[base] = max(until.get(base, i), i)
+    change = [0] * (len(nodes) + 1)
+    for i, node in enumerate(nodes):
+        if node in step.keys and step.path_of(node) == LOSS:
+            size = _whole(bytes_of(node))
+            change[i] += size
+            change[until.get(node, i) + 1] -= size
+    return max(itertools.accumulate(change))
 
 
 def beside(model: nn.Module, values: Iterable[Any]) -> list[torch.Tensor]:
