@@ -132,6 +132,7 @@ class Placed:
         if self._active:
             call_eagerly(self.model)
             self._installed.remove()
+            self._backend.end()
             self._active = False
         return self.model
 

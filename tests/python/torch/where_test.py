@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
 from places import WIDTH, Branches, Hooked, compared, machine, placed, rows
@@ -195,6 +198,19 @@ def test_a_model_trains_as_on_one_device(build: Callable[[], nn.Module], compile
     for seed in (1, 2):
         wrong, _ = compared(build, rows, squares, seed=seed, compiled=compiled)
         assert wrong == ""
+
+
+def test_what_was_compiled_goes_with_its_placement() -> None:
+    with machine(asynchronous=False):
+        model = constants_inside().double()
+        found = place(model, rows(1), "2x1GiB", method="random")
+        squares(model, rows(1).to("sim:0")).backward()
+        graphs = [weakref.ref(graph) for call in found._backend.trained() for graph in call]
+        assert graphs
+        found.restore()
+        del found
+        gc.collect()
+        assert not any(graph() for graph in graphs)
 
 
 def test_what_is_assigned_to_parts_of_a_tensor_comes_to_its_device() -> None:

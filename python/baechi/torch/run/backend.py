@@ -11,8 +11,10 @@ the hooks of `where` have it.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import torch
@@ -48,6 +50,20 @@ class Frame:
     theirs: str = ""  # why AOTAutograd's own runtime is around the programs
 
 
+def weakly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a function while somebody has it; dynamo lets go of nothing."""
+    is_method = isinstance(function, MethodType)
+    reference = weakref.WeakMethod(function) if is_method else weakref.ref(function)
+
+    def handed(*args: Any) -> Any:
+        found = reference()
+        if found is None:
+            raise RuntimeError("the placement that this was compiled for is gone")
+        return found(*args)
+
+    return handed
+
+
 class Backend:
     """A backend of `torch.compile` for one placed model."""
 
@@ -57,6 +73,11 @@ class Backend:
         self._last: dict[Graph, tuple[int, ...]] = {}  # of the last call, and its batch in bytes
         self._calls: dict[tuple[Graph, ...], dict[Graph, tuple[int, ...]]] = {}
         self._begins = True
+        self._runs: list[Callable[..., Any]] = []  # of the graphs; dynamo has no other hold on them
+
+    def end(self) -> None:
+        """Let go of what runs the graphs: the model is not called by them any more."""
+        self._runs.clear()
 
     def begin(self) -> None:
         """Say that a call of the model begins."""
@@ -69,6 +90,10 @@ class Backend:
 
     def __call__(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Return what runs a graph of dynamo's."""
+        self._runs.append(self._compiled(graph, example_inputs))
+        return weakly(self._runs[-1])
+
+    def _compiled(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         frame = Frame(len(graph.graph.nodes))
         self.frames.append(frame)
         asked = " ".join(str(node.target) for node in graph.graph.nodes)

@@ -17,7 +17,7 @@ from torch import nn
 
 from baechi.torch.capture.joint import flags
 from baechi.torch.private import call_compiled, call_uncompiled
-from baechi.torch.run.backend import Backend
+from baechi.torch.run.backend import Backend, weakly
 from baechi.torch.where.hooks import first_device
 from baechi.torch.where.moving import Brought
 
@@ -37,7 +37,10 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
         assert word  # which is then guarded
         return model._call_impl(*args, **kwargs)
 
-    compiled, classes = torch.compile(with_own_code(call), backend=backend), Classes(model)
+    compiled, classes = (
+        torch.compile(with_own_code(call), backend=weakly(backend.__call__)),
+        Classes(model),
+    )
 
     def begin() -> str:
         backend.begin()

@@ -12,7 +12,6 @@ any other tensor, it would see a stand-in. Such a model runs one micro-batch aft
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +34,7 @@ from baechi.torch.program import (
 )
 from baechi.torch.run import executor
 from baechi.torch.run.away import tensors_of
+from baechi.torch.run.backend import weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
@@ -84,16 +84,9 @@ class Steps:
             args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
-        collected_by = weakref.WeakMethod(self._backend)  # of a backend dynamo never lets go
-
-        def backend(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            method = collected_by()
-            assert method is not None, "it is being called"
-            return method(graph, example_inputs)
-
         self._classes = Classes(model)
         self._one = with_own_code(one)  # micro-batch, with its loss
-        self._compiled = torch.compile(self._one, backend=backend, fullgraph=True)
+        self._compiled = torch.compile(self._one, backend=weakly(self._backend), fullgraph=True)
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
