@@ -31,7 +31,12 @@ from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.program import AGAIN
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
-from baechi.torch.run.mini_batch import check_division, check_loss_is_of_parts, cut, samples_in
+from baechi.torch.run.mini_batch import (
+    check_division,
+    check_loss_is_of_parts,
+    parts_of,
+    samples_in,
+)
 
 _TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
 
@@ -214,7 +219,8 @@ def captured(asked: Request, micro_batches: int, devices: tuple[torch.device, ..
     """Return the step of one micro-batch, of the calls that it makes where it will run."""
     example, targets = asked.example_inputs, asked.targets
     if micro_batches > 1:
-        example, targets = cut((example, targets), micro_batches)[0]
+        samples = samples_in(example, "example_inputs", targets)
+        (example, targets), _ = parts_of((example, targets), samples, samples // micro_batches)[0]
     accelerator = next((device for device in devices if device.type != "cpu"), None)
     return captured_or_found(asked.model, example, asked.loss, targets, device=accelerator)
 

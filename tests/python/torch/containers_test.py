@@ -12,9 +12,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
 from places import machine, placed_at_random, trains_the_same
 from torch import nn
+
+import baechi
 
 
 @dataclass
@@ -188,3 +191,55 @@ def test_the_caller_sees_what_a_model_does_to_its_batch(home: str) -> None:
     for name, weight in plain.named_parameters():
         torch.testing.assert_close(placed.model.get_parameter(name).grad.cpu(), weight.grad)
     placed.restore()
+
+
+class Asks(nn.Module):
+    """Does other things with one tensor that it is given twice than with two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: Any = None) -> torch.Tensor:
+        assert scale is None or isinstance(scale, list)
+        hidden: torch.Tensor = self.linear(x)
+        return (2 * hidden if x is y else hidden + self.linear(y)).square().mean()
+
+
+@dataclass
+class Numbers:
+    values: list[float]
+
+
+@pytest.mark.parametrize("kind", [dict, collections.UserDict])
+def test_a_step_cuts_dictionaries_and_what_is_in_them_twice_stays_one(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = Asks().double()
+    x = torch.randn(8, 8).double()
+    wanted = float(model(x, x).detach())
+    calls: list[int] = []
+    model.linear.register_forward_hook(lambda *found: calls.append(len(found[1][0])))
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    placed = baechi.torch.place(model, kind(x=x, y=x), "2x1GiB", micro_batches=2, **options)
+    calls.clear()
+    assert float(placed.step(kind(x=x, y=x))) == pytest.approx(wanted, rel=1e-12)
+    assert set(calls) == {4}
+    assert placed.program.count("aten.addmm.default") == 2  # one of each micro-batch
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        ([float(i) for i in range(8)], r"inputs\['scale'\] is a list of 8 numbers or texts"),
+        ({i: str(i) for i in range(8)}, r"inputs\['scale'\] is a dict of 8 numbers or texts"),
+        ([Numbers([1.0] * 8)], r"inputs\['scale'\]\[0\].values is a list of 8 numbers"),
+        (object(), r"inputs\['scale'\] is a object, which cannot be cut into micro-batches"),
+        ({torch.ones(8)}, r"inputs\['scale'\] is a set, which cannot be cut"),
+    ],
+)
+def test_what_would_go_whole_to_every_micro_batch_is_refused(scale: Any, said: str) -> None:
+    x = torch.randn(8, 8)
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    placed = baechi.torch.place(Asks(), {"x": x, "y": x}, "2x1GiB", micro_batches=2, **options)
+    with pytest.raises(baechi.InputError, match=said):
+        placed.step({"x": x, "y": x, "scale": scale})

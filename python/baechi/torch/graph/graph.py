@@ -48,14 +48,6 @@ class StepGraph:
     updates: dict[str, dict[str, int]] = field(default_factory=dict)  # nanoseconds by kind
     place_of: dict[tuple[str, int], int] = field(default_factory=dict)  # of a port, in the result
 
-    def update_time(self, device_of: Mapping[str, str], kind_of: Mapping[str, str]) -> int:
-        """Return the nanoseconds that the updates take behind a step, on the busiest device."""
-        taken: dict[str, int] = {}
-        for name, times in self.updates.items():
-            device = device_of[name]
-            taken[device] = taken.get(device, 0) + times[kind_of[device]]
-        return max(taken.values(), default=0)
-
 
 def graph_of(
     step: Step,

@@ -12,7 +12,7 @@ import torch
 
 from baechi._core import InputError
 from baechi.torch.capture.loss import tensors_in
-from baechi.torch.where.moving import map_tensors
+from baechi.torch.where.moving import MAPPINGS, map_tensors
 
 PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, torch.layout)
 SEQUENCES = (tuple, list)
@@ -47,33 +47,25 @@ def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micr
             )
     if first is None:
         raise InputError(f"{what}: no tensor in it has a first dimension to cut into {parts}")
+    for name, item in (*_parts(batch, what), *_parts(targets, "targets")):
+        _check_can_be_cut(item, first[1], name)
     return first[1]
 
 
-def check_can_be_cut(value: Any, samples: int, name: str) -> None:
+def _check_can_be_cut(item: Any, samples: int, name: str) -> None:
     """Raise InputError where every micro-batch would be given all of what is not in tensors."""
-    check_no_values(value, samples, name)
-    advice = "give tensors, alone or in lists, tuples, dictionaries or dataclasses"
-    for where, item in _parts(value, name):
-        known = isinstance(item, (torch.Tensor, Mapping, *SEQUENCES, *PLAIN, bytes, Enum))
-        if not (known or _is_object_of_fields(item)):
-            raise InputError(
-                f"{where} is a {type(item).__name__}, which cannot be cut into micro-batches: "
-                f"{advice}"
-            )
-
-
-def check_no_values(
-    value: Any, samples: int, name: str, *, parts: str = "every micro-batch"
-) -> None:
-    """Raise InputError where numbers or texts of all samples would go to every part of a batch."""
-    for where, item in _parts(value, name):
-        if samples > 1 and _counts(item) == samples and _are_values(item):
-            raise InputError(
-                f"{where} is a {type(item).__name__} of {samples} numbers or texts, as many as "
-                f"there are samples, and would go to {parts} as a whole: make it a tensor, or, if "
-                "it is none of the samples, an attribute of the model or a torch.Size"
-            )
+    known = isinstance(item, (torch.Tensor, *MAPPINGS, *SEQUENCES, *PLAIN, bytes, Enum))
+    if not (known or _is_object_of_fields(item)):
+        raise InputError(
+            f"{name} is a {type(item).__name__}, which cannot be cut into micro-batches: give "
+            "tensors, alone or in lists, tuples, dictionaries or dataclasses"
+        )
+    if samples > 1 and _counts(item) == samples and _are_values(item):
+        raise InputError(
+            f"{name} is a {type(item).__name__} of {samples} numbers or texts, as many as there "
+            "are samples, and would go to every micro-batch as a whole: make it a tensor, or, if "
+            "it is none of the samples, an attribute of the model or a torch.Size"
+        )
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -127,21 +119,6 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, (type(None), bool, int, float, complex, str, bytes, Enum))
 
 
-def cut(batch: Any, micro_batches: int) -> list[Any]:
-    """Return the micro-batches of a mini-batch whose size they divide; its tensors are views."""
-
-    def part(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        def of(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.dim() == 0:
-                return tensor
-            size = tensor.shape[0] // micro_batches
-            return tensor.narrow(0, number * size, size)
-
-        return of
-
-    return [map_tensors(_once(part(number)), batch) for number in range(micro_batches)]
-
-
 def parts_of(batch: Any, samples: int, size: int) -> list[tuple[Any, int]]:
     """Return micro-batches of so many samples, the last one maybe of fewer, and how many each has.
 
@@ -154,7 +131,7 @@ def parts_of(batch: Any, samples: int, size: int) -> list[tuple[Any, int]]:
         def part(tensor: torch.Tensor, first: int = first, count: int = count) -> torch.Tensor:
             return tensor if tensor.dim() == 0 else tensor.narrow(0, first, count)
 
-        found.append((map_tensors(part, batch), count))
+        found.append((map_tensors(_once(part), batch), count))
     return found
 
 

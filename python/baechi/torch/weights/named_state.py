@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,22 +18,6 @@ from torch.optim import Optimizer
 
 from baechi._core import InputError
 from baechi.torch.where.moving import map_tensors
-
-_OPEN: list[Optimizer] = []  # those whose state is read or loaded by names
-
-
-def is_known(optimizer: Optimizer) -> bool:
-    """Whether its state is read or loaded here just now."""
-    return any(each is optimizer for each in _OPEN)
-
-
-@contextlib.contextmanager
-def _opened(optimizer: Optimizer) -> Iterator[None]:
-    _OPEN.append(optimizer)
-    try:
-        yield
-    finally:
-        _OPEN.pop()
 
 
 def group_names(model: nn.Module, optimizer: Any) -> list[list[str]]:
@@ -53,8 +37,7 @@ def group_names(model: nn.Module, optimizer: Any) -> list[list[str]]:
 def named_state(model: nn.Module, optimizer: Any, is_here: Callable[[str], bool]) -> dict[str, Any]:
     """Return the state of an optimizer by names, of the parameters that are here."""
     groups = group_names(model, optimizer)
-    with _opened(optimizer):
-        state = optimizer.state_dict()
+    state = optimizer.state_dict()
     names = [name for group in groups for name in group]
     others = [key for key in state["state"] if not isinstance(key, int)]
     if others:
@@ -154,5 +137,4 @@ def load_named(
             for group, own in zip(state["param_groups"], groups, strict=True)
         ],
     }
-    with _opened(optimizer):
-        optimizer.load_state_dict(loaded)
+    optimizer.load_state_dict(loaded)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -150,8 +149,3 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all parameters and buffers by name; one that has several names with each."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
-
-
-def modules_by_path(model: nn.Module) -> dict[str, Any]:
-    """Return every module once, by the first path that it has."""
-    return dict(model.named_modules())

@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import UserDict
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+MAPPINGS = (dict, UserDict)  # tokenizers return the other
 _CPU = torch.device("cpu")
 
 
 def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
     """Return a value with its tensors changed; it is itself where none of them was.
 
-    Tensors are looked for in tuples, lists, mappings and dataclasses, which keep their type.
+    Tensors are looked for in tuples, lists, dictionaries and dataclasses, which keep their type.
     """
     return _mapped(change, value)[0]
 
@@ -35,7 +37,7 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
             return value, False
         items = [item for item, _ in pairs]
         return (type(value)(*items) if hasattr(value, "_fields") else type(value)(items)), True
-    if isinstance(value, dict):
+    if isinstance(value, MAPPINGS):
         found = {key: _mapped(change, item) for key, item in value.items()}
         if not any(changed for _, changed in found.values()):
             return value, False
@@ -50,7 +52,7 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
     return value, False
 
 
-def _like(value: dict[Any, Any], found: dict[Any, Any]) -> dict[Any, Any]:
+def _like(value: Any, found: dict[Any, Any]) -> Any:
     """Return a mapping of the same type with other items."""
     if type(value) is dict:
         return found
@@ -115,7 +117,7 @@ class Brought:
             elif dataclasses.is_dataclass(before):
                 for name, item in zip(_names(now), items, strict=True):
                     setattr(before, name, item)
-            elif isinstance(before, dict):
+            elif isinstance(before, MAPPINGS):
                 before.clear()
                 before.update(zip(_names(now), items, strict=True))
 
@@ -123,13 +125,13 @@ class Brought:
 def _names(container: Any) -> list[Any]:
     if dataclasses.is_dataclass(container):
         return [field.name for field in dataclasses.fields(container) if field.init]
-    return list(container) if isinstance(container, dict) else []
+    return list(container) if isinstance(container, MAPPINGS) else []
 
 
 def _items(container: Any) -> list[Any]:
     """Return what is in a container, in the order of its names."""
     if dataclasses.is_dataclass(container):
         return [getattr(container, name) for name in _names(container)]
-    if isinstance(container, dict):
+    if isinstance(container, MAPPINGS):
         return list(container.values())
     return list(container) if isinstance(container, (list, tuple)) else []
