@@ -54,10 +54,11 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
 
 def _like(value: Any, found: dict[Any, Any]) -> Any:
     """Return a mapping of the same type with other items."""
-    if type(value) is dict:
+    kind: Any = type(value)
+    if kind is dict:
         return found
     if dataclasses.is_dataclass(value):  # outputs of transformers are both
-        return type(value)(**found)
+        return kind(**found)
     copy = value.copy()
     copy.update(found)
     return copy
