@@ -50,12 +50,11 @@ Option& Option::check(const Check& check) {
   return *this;
 }
 
-Option& Option::one_of(const std::vector<std::string>& values) {
-  const auto check = [values](const std::string& text) {
+Option& Option::one_of(const std::vector<std::string>& values, const Gone& gone) {
+  const auto check = [values, gone](const std::string& text) {
     if (std::ranges::find(values, text) != values.end()) return std::string();
-    const bool draws = std::ranges::find(values, "svg") != values.end();
-    if (draws && text == "dot")
-      return std::string("'dot' is no longer there: --to svg draws a plan");
+    for (const auto& [name, instead] : gone)
+      if (text == name) return "'" + text + "' is no longer there: " + std::string(instead);
     std::string words = "expected one of ";
     for (std::size_t i = 0; i < values.size(); ++i)
       words += (i == 0 ? "" : i + 1 < values.size() ? ", " : " or ") + values[i];

@@ -6,8 +6,10 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/command.h"
@@ -24,13 +26,15 @@ class Option {
  public:
   // What is wrong with a value, in words; empty when nothing is.
   using Check = std::function<std::string(const std::string&)>;
+  // Values that an earlier version had, and what does it now.
+  using Gone = std::span<const std::pair<std::string_view, std::string_view>>;
 
   explicit Option(CLI::Option* option) : option_(option) {}
 
   Option& required(bool required = true);
   Option& type_name(const std::string& name);  // what --help calls the value
   Option& check(const Check& check);
-  Option& one_of(const std::vector<std::string>& values);
+  Option& one_of(const std::vector<std::string>& values, const Gone& gone = {});
   Option& suggest(const std::vector<std::string>& values);  // for completion; others are taken too
   Option& show_default();                                   // in --help: what it writes to holds it
   Option& show_default(const std::string& text);

@@ -20,7 +20,7 @@ namespace {
 
 struct ExportArguments {
   GraphArgument graph;
-  std::string plan, to, output;
+  std::string plan, to, form, output;
 };
 
 // Needs the model itself, not only its graph.
@@ -28,7 +28,8 @@ constexpr const char* kOnnx = "onnx";
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
-  for (const ExportFormat& format : export_formats()) names.emplace_back(format.name);
+  for (const ExportFormat& format : export_formats())
+    if (names.empty() || names.back() != format.name) names.emplace_back(format.name);
   names.emplace_back(kOnnx);
   return names;
 }
@@ -36,7 +37,9 @@ std::vector<std::string> format_names() {
 std::string format_help() {
   std::string text = "What to write:";
   for (const ExportFormat& format : export_formats())
-    text += "\n" + std::string(format.name) + ": " + std::string(format.summary);
+    text += "\n" + std::string(format.name) +
+            (format.form.empty() ? ": " : " --form " + std::string(format.form) + ": ") +
+            std::string(format.summary);
   return text + "\n" + kOnnx + ": the ONNX model that GRAPH is, with a device on every node";
 }
 
@@ -67,6 +70,7 @@ void show_step(const OpGraph& graph, const Plan& plan, const ExportArguments& op
 ExitCode export_plan(const ExportArguments& options, const RunContext& context) {
   const bool json = context.json && options.output != "-" && !options.output.empty();
   if (options.to == kOnnx) {
+    if (!options.form.empty()) throw InputError("--form", "'onnx' has no forms");
     const SourceText model = read_model(options.graph.path, ModelFormat::kOnnx);
     const OpGraph graph = load_graph(options.graph, context);
     const Plan plan = read_plan(options.plan, graph);
@@ -75,17 +79,10 @@ ExitCode export_plan(const ExportArguments& options, const RunContext& context) 
     show_step(graph, plan, options, json);
     return ExitCode::kOk;
   }
-  const ExportFormat& format = find_export_format(options.to);
+  const ExportFormat& format = find_export_format(options.to, options.form);
   const OpenedPlan opened = load_plan_to_show(options.plan, options.graph, context);
   const Unrolled& step = opened.step;
-  if (format.once_only() && !opened.plan.recomputed.empty())
-    throw InputError("--to", "'" + options.to +
-                                 "' cannot tell which operators run a second time: export a plan "
-                                 "made with --recompute none");
-  if (format.once_only() && !opened.plan.residency.empty())
-    throw InputError("--to", "'" + options.to +
-                                 "' cannot tell what a host keeps: export a plan made with "
-                                 "--residency none");
+  check_can_tell(format, opened.plan);
   if (step.micro_batches == 1)
     write_result(options.output, format.write(step.graph, opened.plan));
   else
@@ -99,7 +96,11 @@ Run declare_export(OptionSet& set) {
   auto options = std::make_shared<ExportArguments>();
   add_graph_argument(set, options->graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
-  set.add("--to", options->to, format_help()).required().one_of(format_names());
+  set.add("--to", options->to, format_help())
+      .required()
+      .one_of(format_names(), gone_export_formats());
+  set.add("--form", options->form, "Of torch-pipelining; schedule, if not given")
+      .one_of({"schedule", "split-spec", "module-fqns"});
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return export_plan(*options, context); };
 }

@@ -678,7 +678,7 @@ def html_report(plans: Sequence[Plan], labels: Sequence[str]) -> str:
 def trace_events(plan: Plan) -> str:
     """A plan as the text of a trace that Perfetto and chrome://tracing open."""
 
-def export_plan(plan: Plan, to: str) -> str:
+def export_plan(plan: Plan, to: str, form: str = '') -> str:
     """A plan as the settings of another program."""
 
 def placed_onnx(plan: Plan, model: bytes) -> bytes:

@@ -57,15 +57,17 @@ def trace(plan: _core.Plan, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def export_plan(plan: _core.Plan, to: str) -> str:
+def export_plan(plan: _core.Plan, to: str, form: str = "") -> str:
     """Return a plan as the settings of another program; ``export_formats()`` names them.
+
+    "torch-pipelining" has the forms "schedule" (by default), "split-spec" and "module-fqns".
 
     Raises:
         InputError: The format is unknown, or cannot say what the plan says: "vllm" and
             "llama-cpp", for example, are for plans that cut between layers.
 
     """
-    return _core.export_plan(_plan_to_show(plan), to)
+    return _core.export_plan(_plan_to_show(plan), to, form)
 
 
 def export_onnx(

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "baechi/base/error.h"
-#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/io/text/text_file.h"
@@ -63,20 +62,13 @@ void bind_report(nb::module_& m) {
       "plan"_a, "A plan as the text of a trace that Perfetto and chrome://tracing open.");
   m.def(
       "export_plan",
-      [](const PlanHandle& h, const std::string& to) {
-        const ExportFormat& format = find_export_format(to);
-        if (format.once_only() && !h.plan.recomputed.empty())
-          throw InputError("to", in_quotes(to) +
-                                     " cannot tell which operators run a second time: "
-                                     "export a plan without recompute");
-        if (format.once_only() && !h.plan.residency.empty())
-          throw InputError("to", in_quotes(to) +
-                                     " cannot tell what a host keeps: export a plan without "
-                                     "residency");
+      [](const PlanHandle& h, const std::string& to, const std::string& form) {
+        const ExportFormat& format = find_export_format(to, form);
+        check_can_tell(format, h.plan);
         if (h.step == nullptr) return format.write(*h.graph, h.plan);
         return write_export(format, *h.step, *h.micro_batch, h.plan);
       },
-      "plan"_a, "to"_a, "A plan as the settings of another program.");
+      "plan"_a, "to"_a, "form"_a = "", "A plan as the settings of another program.");
   m.def(
       "placed_onnx",
       [](const PlanHandle& h, const nb::bytes& model) {

@@ -60,6 +60,11 @@ def test_every_export_format_says_something(plan: baechi.Plan) -> None:
         assert baechi.export_plan(step if name == "torch-pipelining" else plan, name)
     with pytest.raises(baechi.InputError, match="plan a step of training"):
         baechi.export_plan(plan, "torch-pipelining")
+    assert baechi.export_plan(plan, "torch-pipelining", "split-spec") == "{}\n"
+    with pytest.raises(baechi.InputError, match="no form 'x', only schedule, split-spec, module-"):
+        baechi.export_plan(plan, "torch-pipelining", "x")
+    with pytest.raises(baechi.InputError, match="'torch-pipelining' has the form split-spec"):
+        baechi.export_plan(plan, "split-spec")
     # Its reader looks for a unit, which "cuda:0,*" has not.
     assert re.fullmatch(r"cuda:0,\d+mb\*\n", baechi.export_plan(plan, "comfyui"))
     assert baechi.export_plan(plan, "megatron").endswith('-layout "Et*4L"\n')

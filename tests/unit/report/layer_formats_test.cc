@@ -39,6 +39,12 @@ OpGraph chain_of(const std::vector<Weight>& weights) {
 }
 
 // The weights run one after the other; `kinds` are the devices'.
+// Of torch.distributed.pipelining by its form.
+const ExportFormat& format_or_form(std::string_view name) {
+  const bool is_form = name == "split-spec" || name == "module-fqns";
+  return is_form ? find_export_format("torch-pipelining", name) : find_export_format(name);
+}
+
 std::string exported_of(const OpGraph& graph, std::string_view format,
                         const std::vector<Weight>& weights, const std::vector<std::string>& kinds,
                         const std::vector<std::string>& hosts = {}) {
@@ -49,7 +55,7 @@ std::string exported_of(const OpGraph& graph, std::string_view format,
   Placement placement;
   for (const Weight& weight : weights) placement.push_back(DeviceId(weight.device));
   const Plan plan = plan_of(CostModel(graph, cluster), {placement, std::nullopt}, "given", false);
-  return find_export_format(format).write(graph, plan);
+  return format_or_form(format).write(graph, plan);
 }
 
 std::string exported(std::string_view format, const std::vector<Weight>& weights,
@@ -166,7 +172,7 @@ TEST_CASE("exports: the placement of a step of micro-batches is that of one") {
   const Plan plan =
       plan_of(CostModel(step.graph, cluster), {placement, std::nullopt}, "given", false);
   const auto written = [&](std::string_view format) {
-    return write_export(find_export_format(format), step, graph, plan);
+    return write_export(format_or_form(format), step, graph, plan);
   };
   for (const char* format : {"device-map", "tensorflow", "split-spec", "module-fqns", "megatron",
                              "vllm", "llama-cpp", "llama-cpp-tensors", "comfyui"}) {

@@ -115,7 +115,9 @@ std::string exported(std::string_view format, const OpGraph& graph,
   const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
   Placement placement;
   for (const int device : devices) placement.push_back(DeviceId(device));
-  return find_export_format(format).write(graph, placed(graph, cluster, placement));
+  const bool is_form = format == "split-spec";
+  return find_export_format(is_form ? "torch-pipelining" : format, is_form ? format : "")
+      .write(graph, placed(graph, cluster, placement));
 }
 
 TEST_CASE("exports: layers per device, for plans that cut between layers and for no others") {

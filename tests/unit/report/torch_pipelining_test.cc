@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/report/export/torch_pipelining.h"
-
 #include <doctest/doctest.h>
 
 #include <string>
@@ -14,6 +12,7 @@
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/export/exports.h"
+#include "baechi/report/export/layer_formats.h"
 #include "unit/place/pipeline_graphs.h"
 
 namespace baechi {

@@ -33,7 +33,7 @@ def split_spec(plan: Plan) -> dict[str, Any]:
     """
     from torch.distributed.pipelining import SplitPoint
 
-    layers = json.loads(reports.export_plan(plan, "split-spec"))
+    layers = json.loads(reports.export_plan(plan, "torch-pipelining", "split-spec"))
     return {layer: SplitPoint[where.upper()] for layer, where in layers.items()}
 
 
@@ -53,7 +53,9 @@ def module_fqns_per_model_part(plan: Plan, model: nn.Module) -> list[list[str]]:
             model is another one.
 
     """
-    parts: list[list[str]] = json.loads(reports.export_plan(plan, "module-fqns"))
+    parts: list[list[str]] = json.loads(
+        reports.export_plan(plan, "torch-pipelining", "module-fqns")
+    )
     part_of = {name: i for i, part in enumerate(parts) for name in part}
     known = dict(model.named_modules())
     if wrong := [name for name in part_of if name not in known]:

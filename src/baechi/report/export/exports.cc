@@ -16,7 +16,6 @@
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
-#include "baechi/report/export/torch_pipelining.h"
 #include "baechi/report/picture/pipeline_svg.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/csv_field.h"
@@ -195,15 +194,15 @@ constexpr std::array<ExportFormat, 13> kFormats{{
     {"tensorflow", "TensorFlow device string per node", to_tensorflow, true},
     {"onnxruntime", "ONNX Runtime session option: which annotation of --to onnx runs where",
      to_onnx_runtime, true},
-    {"split-spec", "torch.distributed.pipelining: the layers before which to split", to_split_spec,
-     true},
     {"torch-pipelining",
      "torch.distributed.pipelining: the modules of each stage, and what its schedules read, "
      "actions of every rank in the order of the plan",
-     to_torch_pipelining, false, nullptr, true},
-    {"module-fqns",
+     to_torch_pipelining, false, nullptr, true, "schedule"},
+    {"torch-pipelining", "the layers before which to split", to_split_spec, true, nullptr, false,
+     "split-spec"},
+    {"torch-pipelining",
      "module_fqns_per_model_part of torchtitan and NeMo AutoModel: modules with weights per stage",
-     to_module_fqns, true},
+     to_module_fqns, true, nullptr, false, "module-fqns"},
     {"megatron", "Megatron: layout of the pipeline", to_megatron, true},
     {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm, true},
     {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp,
@@ -213,24 +212,58 @@ constexpr std::array<ExportFormat, 13> kFormats{{
     {"comfyui", "ComfyUI-MultiGPU: how much of the weights is on each device", to_comfyui, true},
 }};
 
+// Of a program that knows each operator once.
+bool once_only(const ExportFormat& format) {
+  return format.placement_alone || format.of_micro_batch;
+}
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGone{{
+    {"dot", "'svg' draws a plan"},
+    {"split-spec", "'torch-pipelining' has the form split-spec"},
+    {"module-fqns", "'torch-pipelining' has the form module-fqns"},
+}};
+
 }  // namespace
 
 std::span<const ExportFormat> export_formats() { return kFormats; }
+std::span<const std::pair<std::string_view, std::string_view>> gone_export_formats() {
+  return kGone;
+}
 
 std::string write_export(const ExportFormat& format, const Unrolled& step,
                          const OpGraph& micro_batch, const Plan& plan) {
   if (format.write_step != nullptr) return format.write_step(step, plan);
-  return format.write(format.once_only() ? micro_batch : step.graph, plan);
+  return format.write(once_only(format) ? micro_batch : step.graph, plan);
 }
 
-const ExportFormat& find_export_format(std::string_view name) {
-  std::string known;
+void check_can_tell(const ExportFormat& format, const Plan& plan) {
+  if (!once_only(format) || (plan.recomputed.empty() && plan.residency.empty())) return;
+  const bool again = !plan.recomputed.empty();
+  throw InputError("to", in_quotes(format.name) + " cannot tell " +
+                             (again ? "which operators run a second time: export a plan made with "
+                                      "recompute none"
+                                    : "what a host keeps: export a plan made with residency none"));
+}
+
+const ExportFormat& find_export_format(std::string_view name, std::string_view form) {
+  const auto add = [](std::string& list, std::string_view word) {
+    if (!list.ends_with(word)) list += (list.empty() ? "" : ", ") + std::string(word);
+  };
+  std::string names, forms;
+  bool named = false;
   for (const ExportFormat& format : kFormats) {
-    if (format.name == name) return format;
-    known += (known.empty() ? "" : ", ") + std::string(format.name);
+    if (format.name == name && (form.empty() || format.form == form)) return format;
+    named = named || format.name == name;
+    add(format.name == name ? forms : names, format.name == name ? format.form : format.name);
   }
-  if (name == "dot") throw InputError("to", "'dot' is no longer there: 'svg' draws a plan");
-  throw InputError("to", "there is no format '" + std::string(name) + "', only " + known);
+  if (named)
+    throw InputError("form", in_quotes(name) + (forms.empty() ? " has no forms"
+                                                              : " has no form " + in_quotes(form) +
+                                                                    ", only " + forms));
+  for (const auto& [gone, instead] : kGone)
+    if (name == gone)
+      throw InputError("to", in_quotes(gone) + " is no longer there: " + std::string(instead));
+  throw InputError("to", "there is no format " + in_quotes(name) + ", only " + names);
 }
 
 }  // namespace baechi

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/unroll.h"
@@ -21,10 +22,12 @@ struct ExportFormat {
   // Of a step of several micro-batches, where `write` would not do.
   std::string (*write_step)(const Unrolled&, const Plan&) = nullptr;
   bool of_micro_batch = false;  // `write` takes the graph of one micro-batch, and finds its copies
-
-  bool once_only() const { return placement_alone || of_micro_batch; }  // no second runs
+  std::string_view form = {};   // of several under one name, the first of which is the default
 };
 std::span<const ExportFormat> export_formats();
+
+// What an earlier version had, and what says it now.
+std::span<const std::pair<std::string_view, std::string_view>> gone_export_formats();
 
 // A plan of a step of micro-batches, whose ids are those of `step`. Formats of the placement alone
 // know the operators of one micro-batch: they come first in a step, under their ids, and all copies
@@ -32,7 +35,11 @@ std::span<const ExportFormat> export_formats();
 std::string write_export(const ExportFormat& format, const Unrolled& step,
                          const OpGraph& micro_batch, const Plan& plan);
 
-// Throws InputError that lists the known names.
-const ExportFormat& find_export_format(std::string_view name);
+// Throws InputError when the plan has second runs or a host's memory, and the format no words for
+// them.
+void check_can_tell(const ExportFormat& format, const Plan& plan);
+
+// Throws InputError that lists the known names, or the forms of that name.
+const ExportFormat& find_export_format(std::string_view name, std::string_view form = {});
 
 }  // namespace baechi

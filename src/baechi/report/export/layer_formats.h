@@ -13,8 +13,11 @@ namespace baechi {
 
 std::string to_vllm(const OpGraph& graph, const Plan& plan);
 std::string to_llama_cpp(const OpGraph& graph, const Plan& plan);
-// torch.distributed.pipelining, whose splits lie in front of layers.
+// torch.distributed.pipelining: where to split, in front of layers.
 std::string to_split_spec(const OpGraph& graph, const Plan& plan);
+// Stages, and what each rank does in which order, where each stage is a run of whole modules on one
+// device and hands what it makes to the next alone. `graph` is that of one micro-batch.
+std::string to_torch_pipelining(const OpGraph& graph, const Plan& plan);
 // torchtitan's and NeMo AutoModel's module_fqns_per_model_part.
 std::string to_module_fqns(const OpGraph& graph, const Plan& plan);
 // Megatron's layout of a pipeline: "Et*3|t*4L".

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/report/export/torch_pipelining.h"
-
+// A plan as torch.distributed.pipelining runs it.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -18,6 +17,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/io/json/json_writer.h"
+#include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
 
 namespace baechi {
