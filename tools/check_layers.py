@@ -103,6 +103,8 @@ FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
 # The systems that are not POSIX have none of these; where they are needed, one file has them.
 POSIX = re.compile(r"^(?:unistd|fcntl|pthread|signal|dlfcn|poll|termios|spawn|glob|sys/\w+)\.h$")
 ON_POSIX = {"io/text/text_file.cc"}
+# And MSVC has no integers of 128 bits: base/wide.h stands in.
+WIDE = "base/wide.h"
 FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
 CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
 DEFINITION = re.compile(r"(?:struct|class|enum class|union)\s+(\w+)(?:\s+final)?\s*(?:\{|:(?!:))")
@@ -154,6 +156,8 @@ def check_file(path: Path, root: Path) -> list[str]:
             problems.append(f"{where}: includes <{name}>, which only {', '.join(ON_POSIX)} may")
         elif name in FORBIDDEN:
             problems.append(f"{where}: includes <{name}>: {FORBIDDEN[name]}")
+    if "__int128" in code and "/".join(parts) != WIDE:
+        problems.append(f"{where}: __int128, which only {WIDE} may name")
     for match in CALLS.finditer(strip_strings(code)):
         if not (parts[0] == "io" and match.group(1) == "fopen"):
             line = code.count("\n", 0, match.start()) + 1

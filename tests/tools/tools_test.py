@@ -69,6 +69,7 @@ def test_a_folder_may_include_only_earlier_ones() -> None:
         ("graph/a.cc", "#include <fstream>\n"),
         ("io/a.cc", "#include <iostream>\n"),
         ("io/text/a.cc", "#include <unistd.h>\n"),
+        ("base/a.cc", "__extension__ using Wide = __int128;\n"),
         ("base/a.cc", 'const char* home = getenv("HOME");\n'),
         ("io/a.cc", "void f() { std::exit(1); }\n"),
         ("place/a.cc", "auto end = std::ranges::unique(links);\n"),
