@@ -18,7 +18,6 @@ from experiments.catalogue import (
     MODULE_OF_NEED,
     OF_OTHERS,
     ON_HARDWARE,
-    PARTS,
     duration,
     in_all,
     needs_of,
@@ -73,9 +72,7 @@ def run_of_others(name: str, output: Path, graphs: Path) -> None:
 def run_on_hardware(chosen: argparse.Namespace) -> int:
     """Run `accelerator`, which has options of its own."""
     how = {
-        "minutes": chosen.minutes,
         "simulated": chosen.simulated,
-        "parts": chosen.parts.split(","),
         "models": chosen.models.split(",") if chosen.models else (),
     }
     output, command = chosen.output, f"./do experiments {ON_HARDWARE}"
@@ -88,19 +85,12 @@ def run_on_hardware(chosen: argparse.Namespace) -> int:
 def add_hardware_options(parser: argparse.ArgumentParser) -> None:
     """Add what only `accelerator` knows."""
     group = parser.add_argument_group(ON_HARDWARE)
-    group.add_argument("--minutes", type=float, help="after which it begins nothing new")
     group.add_argument(
         "--simulated",
         nargs="?",
         const="real",
         choices=("real", "virtual"),
         help="rehearse on simulated devices with that clock, into build/rehearsal",
-    )
-    group.add_argument(
-        "--parts",
-        default=",".join(PARTS),
-        metavar="A,B",
-        help="of the page; the others keep what an earlier run found (default: %(default)s)",
     )
     group.add_argument("--models", metavar="A,B", help="some of models/pytorch, for its tables")
 
@@ -125,18 +115,14 @@ def check_folders(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -
 def check_hardware_options(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
     """Say which option is wrong, before anything runs."""
     if chosen.names != [ON_HARDWARE]:
-        own = ("minutes", "simulated", "parts", "models")
+        own = ("simulated", "models")
         given = [name for name in own if getattr(chosen, name) != parser.get_default(name)]
         if given:
             parser.error(f"--{given[0]} is only for {ON_HARDWARE}, named alone")
         return
-    if wrong := [part for part in chosen.parts.split(",") if part not in PARTS]:
-        parser.error(f"no part {wrong[0]!r}; there are: {', '.join(PARTS)}")
     models = chosen.models.split(",") if chosen.models else []
     if wrong := [model for model in models if model not in MODELS]:
         parser.error(f"no model {wrong[0]!r}; there are: {', '.join(MODELS)}")
-    if chosen.minutes is not None and not chosen.minutes >= 0:
-        parser.error(f"--minutes is a time, not {chosen.minutes:g}")
 
 
 def parse(arguments: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:

@@ -12,12 +12,11 @@ import torch
 
 import baechi
 from experiments.accelerator_links import Links
-from experiments.accelerator_steps import Placed, Run, Subject, attempt, run_steps
+from experiments.accelerator_steps import Failures, Placed, Run, Subject, attempt, run_steps
 from experiments.page import nanoseconds
 from experiments.workloads import all_work
 
 METHODS = ("auto", "m-topo")
-Failures = list[dict[str, str]]
 
 
 def one_device_row(subject: Subject, failures: Failures) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import baechi.torch
 import torch
@@ -28,6 +28,8 @@ from models.pytorch import loss_of
 if TYPE_CHECKING:
     from experiments.hardware import Hardware
     from experiments.torch_workloads import TorchWorkload
+
+Failures: TypeAlias = list[dict[str, str]]
 
 KIND = "gpu"  # of the accelerators, in graphs and clusters
 PART = 0.7  # of a device's memory that a model may need
@@ -204,9 +206,7 @@ def weights_on(
     return {str(device): sum(found[str(device)].values()) for device in devices}
 
 
-def attempt(
-    row: dict[str, Any], key: str, call: Callable[[], Any], failures: list[dict[str, str]]
-) -> Any:
+def attempt(row: dict[str, Any], key: str, call: Callable[[], Any], failures: Failures) -> Any:
     """Return what `call` returns; None, and a line among the failures, when it fails."""
     try:
         return call()

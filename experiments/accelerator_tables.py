@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from experiments import insufficient_memory, step_time
-from experiments.accelerator_results import WAYS
 from experiments.page import (
     Column,
     Table,
@@ -17,10 +15,10 @@ from experiments.page import (
     microseconds,
     milliseconds,
     percent,
-    scientific,
 )
 
 NAMES = ("workload", "devices", "method")
+WAYS = ("unplaced", "placed")  # of running a model on one device
 LARGE = 0.15  # an error beyond this is listed
 BUSY_HOST = 0.9  # of the step: the accelerator waited for the host
 
@@ -30,7 +28,7 @@ again; the median of up to ten. *Predicted* is made of calls measured one by one
 device. *Started after*: the share of the step after which the host had started all of it. Near
 100% the accelerator waited for the host, and no prediction from kernels alone can be right."""
 
-Rows = Mapping[str, list[dict[str, Any]]]
+Rows: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
 def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
@@ -42,8 +40,6 @@ def to_explain(rows: Iterable[Mapping[str, Any]], keys: Iterable[str]) -> str:
             if error is None or abs(error) <= LARGE:
                 continue
             where = ", ".join(str(row[k]) for k in NAMES if row.get(k) is not None)
-            if "cap" in row:
-                where += ", with the CPU"
             lines.append(f"- {where}: {key} {error:+.0%}; {_reason(row, key)}")
     if not lines:
         return f"No error is above {LARGE:.0%}."
@@ -55,8 +51,6 @@ def _reason(row: Mapping[str, Any], key: str) -> str:
     submitted = row.get(f"{name} submitted")
     if name.endswith("peak"):
         return "not explained; kernels' own workspaces and temporaries are not predicted"
-    if "cap" in row:
-        return "the CPU's operators, Python and the copies share the host's thread"
     if submitted is not None and submitted > BUSY_HOST:
         return f"the host had started all of it only after {submitted:.0%} of the step"
     return "not explained yet"
@@ -131,35 +125,6 @@ def spread(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def with_the_host(rows: list[dict[str, Any]]) -> Table:
-    """Accelerator and CPU."""
-    return Table(
-        "An accelerator and the CPU",
-        [
-            *NAMED,
-            Column("sizes", "sizes"),
-            Column("need", "needs", mebibytes),
-            Column("cap", "may hold", mebibytes),
-            Column("on_cpu", "operators on the CPU", percent),
-            Column("predicted_peak", "peak: predicted", mebibytes),
-            Column("peak", "measured", mebibytes),
-            Column("peak_error", "error", percent),
-            Column("loss_difference", "losses differ by", scientific),
-            Column("predicted", "step: predicted", milliseconds),
-            Column("measured", "measured", milliseconds),
-            Column("error", "error", percent),
-        ],
-        rows,
-        "MiB and milliseconds. The plan may hold 60% of what the model needs on the accelerator; "
-        "nothing else keeps it there, so the measured peak has to show that it does. It trains "
-        "four steps with SGD, without dropout, and losses are compared with those of the CPU "
-        "alone, relative to them. While the CPU computes, it starts nothing on the "
-        "accelerator: the prediction has that. The CPU's memory is not measured: no allocator "
-        "counts it.",
-        to_explain(rows, ["error", "peak_error"]),
-    )
-
-
 def links(rows: list[dict[str, Any]]) -> Table:
     """Calibrated lines."""
     return Table(
@@ -173,46 +138,19 @@ def links(rows: list[dict[str, Any]]) -> Table:
         ],
         rows,
         "As `baechi calibrate --torch` measures them (docs/how_to/calibrate.md), with the host as "
-        "a device. From a device to itself: a copy in its memory.",
+        "a device.",
     )
 
 
-def planned(rows: Rows) -> list[Table]:
-    """Tables 4 and 5."""
-    found = []
-    if rows.get("table4"):
-        four = step_time.table_of("Table 4 with these costs", rows["table4"])
-        four.notes += (
-            " Four devices like this one, linked through the host by the links above, one transfer "
-            "at a time per device. Step times are simulated."
-        )
-        found.append(four)
-    if rows.get("table5"):
-        found.append(insufficient_memory.step_times("Table 5 with these costs", rows["table5"]))
-    return found
-
-
-def with_dates(table: Table, made: str) -> Table:
-    """Return the table with a column that says when rows were made, if some are not of this run."""
-    if any(row.get("made", made) != made for row in table.rows):
-        table.columns.append(Column("made", "made"))
-    return table
-
-
-def tables(rows: Rows, failures: list[dict[str, str]], made: str) -> list[Table]:
-    """All tables that there are rows for; `made` is what this run's rows say of themselves."""
-    models, several = rows.get("models", []), rows.get("spread", [])
+def tables(rows: Rows, failures: list[dict[str, str]]) -> list[Table]:
+    """All tables that there are rows for."""
+    models, several = rows["models"], rows["spread"]
     found = []
     if models:
         found += [steps(models), peaks("Peaks on one device", models, NAMED)]
     if several:
         found += [spread(several), peaks("Peaks over several devices", several, SPREAD)]
-    if rows.get("host"):
-        found.append(with_the_host(rows["host"]))
-    if rows.get("links"):
-        found.append(links(rows["links"]))
-    found += planned(rows)
-    found = [with_dates(table, made) for table in found]
+    found.append(links(rows["links"]))
     if failures:
         columns = [Column(key, key) for key in ("workload", "what", "why")]
         found.append(Table("What did not run", columns, list(failures)))

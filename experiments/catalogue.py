@@ -51,7 +51,6 @@ EXPERIMENTS = {
     ),
 }
 ON_HARDWARE = "accelerator"  # has options of its own
-PARTS = ("links", "host", "models", "planned")  # of its page
 MODELS = ("inception-v3", "gnmt", "transformer", "llama", "mixtral", "vit", "two-tower", "unet")
 # What is imported to see whether a need is met.
 MODULE_OF_NEED = {"torch": "torch", "peers": "saga"}

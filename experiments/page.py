@@ -24,7 +24,7 @@ Show: TypeAlias = Callable[[Any], str]
 # Tables of more rows are in the raw values only.
 LONGEST = 20
 # Experiments that go on from what an earlier run found: they keep a document, not a table.
-READ_BACK = ("accelerator", "bank")
+READ_BACK = ("bank",)
 
 COSTS = {
     "a": "(a) estimated, not measured: a roofline of the named devices "
@@ -81,11 +81,6 @@ def percent(part: float) -> str:
 def times(ratio: float) -> str:
     """How many times, two decimals."""
     return f"{ratio:.2f}x"
-
-
-def scientific(number: float) -> str:
-    """One digit behind the point."""
-    return f"{number:.1e}"
 
 
 def count(number: int) -> str:

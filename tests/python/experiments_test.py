@@ -378,7 +378,7 @@ def test_wrong_folders_and_options_are_said_before_anything_runs(
         (["prototype_placements", "--graphs", str(tmp_path)], "reads paper/prototype_placements"),
         (["step_time", "--output", str(tmp_path / "file")], "cannot make"),
         (["step_time", "--output", str(tmp_path / "file/below")], "Not a directory"),
-        (["step_time", "--minutes", "3"], "--minutes is only for accelerator"),
+        (["step_time", "--models", "vit"], "--models is only for accelerator"),
         (["all", "--simulated"], "--simulated is only for accelerator"),
     ):
         with pytest.raises(SystemExit) as refused:
