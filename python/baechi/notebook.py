@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from baechi import _core
 
 _MOST_ROWS = 16
+_WIDTH, _LANE, _LEFT = 800, 22, 100  # pixels of a timeline, of a device's lane, and its name
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -43,8 +44,52 @@ def of_plan(plan: _core.Plan) -> str:
     )
     headline = html.escape(repr(plan).removeprefix("<Plan: ").removesuffix(">"))
     table = _table(("device", "busy", "peak", "capacity"), rows)
-    picture = _core.export_plan(plan, "svg")
-    return f"<div><p>{headline}</p>{table}{picture[picture.index('<svg') :]}</div>"
+    return f"<div><p>{headline}</p>{table}{_timeline(plan)}</div>"
+
+
+def _timeline(plan: _core.Plan) -> str:
+    """Return when devices compute; of several micro-batches, which passes."""
+    import html
+
+    from baechi.summary import in_time
+
+    style = '<svg style="max-width:100%;height:auto"'
+    if plan.micro_batches > 1:
+        picture = _core.export_plan(plan, "svg")
+        return picture[picture.index("<svg") :].replace("<svg", style, 1)
+    names = [html.escape(device.name) for device in plan.cluster.devices[:_MOST_ROWS]]
+    scale, bottom = _WIDTH / max(plan.makespan_ns, 1), _LANE * len(names)
+    parts = [f'<text y="{_LANE * i + 15}">{name}</text>' for i, name in enumerate(names)]
+    parts += [
+        f'<rect x="{_LEFT + start * scale:.1f}" y="{_LANE * device + 2}" '
+        f'width="{max((end - start) * scale, 0.1):.1f}" height="{_LANE - 4}" fill="#4c78a8"/>'
+        for device, start, end in _bars(plan, 1 / scale)
+        if device < len(names)
+    ]
+    parts += [
+        f'<text x="{x}" y="{bottom + 15}" text-anchor="{anchor}">{text}</text>'
+        for x, anchor, text in (
+            (_LEFT, "start", "0"),
+            (_LEFT + _WIDTH, "end", in_time(plan.makespan_ns)),
+        )
+    ]
+    size = f'width="{_LEFT + _WIDTH}" height="{bottom + _LANE}"'
+    box = f'viewBox="0 0 {_LEFT + _WIDTH} {bottom + _LANE}"'
+    text = 'xmlns="http://www.w3.org/2000/svg" font-size="12" fill="currentColor"'
+    return f"{style} {size} {box} {text}>{''.join(parts)}</svg>"
+
+
+def _bars(plan: _core.Plan, gap: float) -> list[list[int]]:
+    """Return (device, start, end) of what devices compute; shorter gaps are not seen."""
+    bars: list[list[int]] = []
+    for device, start, end in sorted(zip(plan.devices, plan.starts, plan.ends, strict=True)):
+        if start == end:
+            continue
+        if bars and bars[-1][0] == device and start - bars[-1][2] < gap:
+            bars[-1][2] = end
+        else:
+            bars.append([device, start, end])
+    return bars
 
 
 def of_cluster(cluster: _core.Cluster) -> str:

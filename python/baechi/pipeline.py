@@ -116,8 +116,8 @@ def place_graph(
         method: One of ``methods()``.
         sizes: The same graph at other batch sizes: what a part of the ``mini_batch`` costs lies
             between them.
-        verbose: Whether a search that takes over a second says on stderr how far it is; None: where
-            that is a terminal.
+        verbose: Whether a search that takes over a second says on stderr how far it is; None: on a
+            terminal, and in a notebook.
         options: Those of ``baechi.options.PlaceOptions``, which says what each does.
 
     Raises:

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
+import html
+import importlib
 import sys
 import threading
 import time
@@ -30,11 +33,54 @@ def _write(text: str, stream: Any) -> None:
         stream.flush()
 
 
+def _stream() -> Any:
+    """Return where progress is told: on stderr, or below the cell of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return Cell() if hasattr(shell, "kernel") else sys.stderr
+
+
+def _is_terminal(stream: Any) -> bool:
+    return bool(getattr(stream, "isatty", bool)())
+
+
 def _in_words(result: object) -> str:
     try:
         return str(result)
     except Exception as error:
         return f"baechi: no summary of the result: {error!r}"
+
+
+class Cell:
+    """Below a notebook's cell, what a terminal would show: its last line may change and go away."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        self._lines = [""]
+        self._shown: Any = None
+
+    def isatty(self) -> bool:
+        """Tell that lines can change."""
+        return True
+
+    def write(self, text: str) -> None:
+        """Take in text with the terminal's signs."""
+        for line in text.replace("\033[K", "").splitlines(keepends=True):
+            if line[-1] == "\r":
+                self._lines[-1] = ""
+                continue
+            self._lines[-1] += line.rstrip("\n")
+            if line[-1] == "\n":
+                self._lines.append("")
+
+    def flush(self) -> None:
+        """Show what there is."""
+        display = importlib.import_module("IPython.display").display
+        text = html.escape("\n".join(self._lines).strip())
+        shown = {"text/html": f"<pre>{text}</pre>" if text else ""}
+        if self._shown is None:
+            self._shown = display(shown, raw=True, display_id=True)
+        else:
+            self._shown.update(shown, raw=True)
 
 
 class Progress:
@@ -43,7 +89,7 @@ class Progress:
     def __init__(self, patience: float) -> None:
         """Take over how many seconds pass without a word."""
         self._patience = patience
-        self._stream = sys.stderr  # as it is now: tracing keeps PyTorch's words off it meanwhile
+        self._stream = _stream()  # as it is now: tracing keeps PyTorch's words off it meanwhile
         self._inside = False
         self._lock = threading.Lock()
 
@@ -63,7 +109,8 @@ class Progress:
                     _write(f"baechi: {name} ...", self._stream)
                     said = True
 
-        timer = threading.Timer(self._patience, say)
+        # A notebook finds a thread's cell by its context.
+        timer = threading.Timer(self._patience, contextvars.copy_context().run, (say,))
         timer.daemon = True
         start = time.monotonic()
         self._inside = True
@@ -93,11 +140,11 @@ _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
 def searching(what: str, verbose: bool | None) -> Iterator[Callable[[str], None] | None]:
     """Return what tells of a search that lasts, or None where nobody is told.
 
-    On a terminal it is one line that changes and goes away; elsewhere, with ``verbose=True``, a
-    line for each new best. Within `told` it is a stage's business.
+    On a terminal and in a notebook it is one line that changes and goes away; elsewhere, with
+    ``verbose=True``, a line for each new best. Within `told` it is a stage's business.
     """
-    stream = sys.stderr
-    terminal = bool(getattr(stream, "isatty", bool)())
+    stream = _stream()
+    terminal = _is_terminal(stream)
     if not (terminal and _CURRENT.get() is None if verbose is None else verbose):
         yield None
         return
@@ -157,14 +204,15 @@ def _is_ours(module: str) -> bool:
 def told(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function with an argument `verbose` tell of its stages and print what it returns.
 
-    ``verbose=True`` tells always, ``verbose=False`` never, and None where stderr is a terminal.
+    ``verbose=True`` tells always, ``verbose=False`` never, and None on a terminal and in a
+    notebook, whose cell shows the result itself.
     """
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         verbose: Any = kwargs.get("verbose")
         if verbose is None:
-            verbose = getattr(sys.stderr, "isatty", bool)()
+            verbose = _is_terminal(_stream())
         if not verbose:
             return function(*args, **kwargs)
         token = _CURRENT.set(Progress(PATIENCE))
@@ -172,7 +220,8 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
             result = function(*args, **kwargs)
         finally:
             _CURRENT.reset(token)
-        _write(f"{_in_words(result)}\n", sys.stderr)
+        if not isinstance(_stream(), Cell):
+            _write(f"{_in_words(result)}\n", sys.stderr)
         return result
 
     return run

@@ -27,7 +27,16 @@ def test_a_plan_is_a_table_and_a_timeline(plan: baechi.Plan) -> None:
     assert [row[0].text for row in body.iter("tr")] == ["device", "gpu:0", "gpu:1", "gpu:2"]
     assert any(element.tag.endswith("svg") for element in body.iter())
     assert "step " in "".join(body.itertext())
-    assert len(ElementTree.tostring(body)) < 300_000
+    assert len(ElementTree.tostring(body)) < 30_000
+    bars = [bar for bar in body.iter() if bar.tag.endswith("rect")]
+    shown_busy = sum(float(bar.get("width", 0)) for bar in bars) / 800
+    assert shown_busy == pytest.approx(sum(plan.busy_ns.values()) / plan.makespan_ns, rel=0.05)
+
+
+def test_of_micro_batches_it_is_the_picture_of_passes() -> None:
+    graph = baechi.generate("llama", layers=2, training=True)
+    body = shown(baechi.place_graph(graph, "2x80GiB", "gpipe", micro_batches=2))
+    assert len([e for e in body.iter() if e.tag.endswith("svg")]) == 1
 
 
 def test_a_cluster_and_a_graph_are_tables(plan: baechi.Plan) -> None:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +48,32 @@ def test_a_stage_that_lasts_is_told_with_its_time(capsys: Capsys) -> None:
     said = capsys.readouterr()
     assert re.fullmatch(r"baechi: planning \.\.\. \d+\.\d s\nplanned\n", said.err)
     assert said.out == ""
+
+
+def test_a_notebook_has_one_output_that_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    shown: list[str] = []
+
+    def show(data: dict[str, str], **_: Any) -> Any:
+        shown.append(data["text/html"])
+        return SimpleNamespace(update=show)
+
+    shell = SimpleNamespace(kernel=None)
+    notebook = {"IPython": SimpleNamespace(get_ipython=lambda: shell)}
+    notebook["IPython.display"] = SimpleNamespace(display=show)
+    for name, module in notebook.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert place() == "planned"
+    assert re.fullmatch(r"<pre>baechi: planning \.\.\. \d+\.\d s</pre>", shown[-1])
+    with progress.searching("placing", None) as tell:
+        assert tell is not None
+        tell("5 ms")
+        tell("4 ms & less")
+        assert "4 ms &amp; less</pre>" in shown[-1]
+        assert "5 ms" not in shown[-1]
+    assert shown[-1] == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_stage_is_told_while_it_runs(capsys: Capsys) -> None:

@@ -247,7 +247,7 @@ def place(
         fetches: What a session runs of a TensorFlow 1 graph.
         feed_dict: What that is fed, to measure it.
         verbose: Say on stderr what is done, where that takes more than a second, and what came of
-            it; by default where stderr is a terminal.
+            it; by default on a terminal and in a notebook.
         options: More for `baechi.place_graph`.
 
     Raises:

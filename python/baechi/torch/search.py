@@ -27,7 +27,7 @@ class Search:
             are joined with their siblings, innermost first, until there are no more operators.
         compile: Whether Inductor compiles what runs on one device between two transfers; None:
             if `torch.compile` was given the model.
-        verbose: Whether to say on stderr what takes over a second; None does so on a terminal.
+        verbose: Whether to say what takes over a second; None: on a terminal and in a notebook.
         options: More for `baechi.place_graph`, which says what there is.
 
     """
