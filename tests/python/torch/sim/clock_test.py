@@ -139,6 +139,22 @@ def test_transfers_queue_as_the_communication_mode_says(
     assert exchange(clock) == pytest.approx(transfers * 1e-3)
 
 
+@pytest.mark.parametrize("communication", ["duplex", "sequential"])
+def test_what_is_ready_first_is_not_held_up_by_what_was_asked_for_earlier(
+    clock: Any, communication: str
+) -> None:
+    clock.configure(link=clock.Link("1ms"), communication=communication, operator_time="5ms")
+    late, soon = torch.ones(9, device="sim:0"), torch.ones(9, device="sim:2")
+    clock.reset_virtual_clock()
+    late.add_(1)
+    with torch.Stream("sim:1"):
+        late.to("sim:1", non_blocking=True)  # from 5 to 6 ms
+    with torch.Stream("sim:1"):
+        soon.to("sim:1", non_blocking=True).add_(1)  # from 0 to 1 ms, and 5 ms
+    clock.synchronize(1)
+    assert clock.virtual_time() == pytest.approx(6e-3)
+
+
 def test_transfers_queue_on_the_real_clock_too(sim: Any) -> None:
     sim.configure(link=sim.Link("50ms"), communication="sequential")
     start = time.monotonic()

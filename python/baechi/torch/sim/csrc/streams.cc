@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -22,11 +24,42 @@ namespace {
 std::atomic<bool> is_forked = false;
 std::atomic<std::int64_t> host_ns = 0;
 
-// One transfer at a time; `free_ns` is when the virtual clock has it free.
+// One transfer at a time; `taken` is when the virtual clock has it busy: ends by starts.
 struct Port {
   std::mutex mutex;
-  std::int64_t free_ns = 0;
+  std::map<std::int64_t, std::int64_t> taken;
+
+  // The first moment from `start` on at which it is free for so long.
+  std::int64_t free_from(std::int64_t start, std::int64_t duration) const {
+    auto next = taken.upper_bound(start);
+    if (next != taken.begin()) start = std::max(start, std::prev(next)->second);
+    for (; next != taken.end() && next->first < start + duration; ++next) start = next->second;
+    return start;
+  }
+
+  void take(std::int64_t start, std::int64_t end) {
+    if (start == end) return;
+    if (const auto next = taken.find(end); next != taken.end()) {
+      end = next->second;
+      taken.erase(next);
+    }
+    const auto later = taken.lower_bound(start);
+    if (later != taken.begin() && std::prev(later)->second == start)
+      std::prev(later)->second = end;
+    else
+      taken.emplace(start, end);
+  }
 };
+
+// The first moment from `start` on at which both are free for so long: what was asked for earlier
+// and is ready later does not hold up a transfer that fits in before it.
+std::int64_t free_from(const Port& out, const Port& in, std::int64_t start, std::int64_t duration) {
+  for (;;) {
+    const std::int64_t found = in.free_from(out.free_from(start, duration), duration);
+    if (found == start) return start;
+    start = found;
+  }
+}
 
 struct Device {
   std::array<std::unique_ptr<Queue>, kStreams> queues;
@@ -223,8 +256,9 @@ void submit_copy(c10::Stream source, c10::Stream target, const Submission& submi
     auto start = std::max({from.free_ns, to.free_ns, host_ns.load()});
     if (out != nullptr) {
       const std::scoped_lock port_lock(clock_of_ports());
-      start = std::max({start, out->free_ns, in->free_ns});
-      out->free_ns = in->free_ns = start + submission.duration_ns;
+      start = free_from(*out, *in, start, submission.duration_ns);
+      out->take(start, start + submission.duration_ns);
+      in->take(start, start + submission.duration_ns);
     }
     from.free_ns = to.free_ns = start + submission.duration_ns;
   }
@@ -350,7 +384,10 @@ void reset_virtual_clock() {
     const std::lock_guard lock(queue.clock_mutex);
     queue.free_ns = 0;
   });
-  for (Device& device : all_devices()) device.out.free_ns = device.in.free_ns = 0;
+  for (Device& device : all_devices()) {
+    device.out.taken.clear();
+    device.in.taken.clear();
+  }
   host_ns = 0;
   restart_host_time();
 }
