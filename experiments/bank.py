@@ -106,14 +106,14 @@ def covers(known: Known, trial: dict[str, Any]) -> bool:
     return known.covers(trial["trial"], trial["result"], trial.get("said", ""))
 
 
-def run_row(name: str, seed: int) -> Row:
+def run_row(name: str, seed: int, *more: str) -> Row:
     """Run one model in a process."""
     row = Row(name)
     entry = ENTRIES[name]
     if bank_packages.missing(entry.needs):
         row.skipped = f"{entry.needs} is not installed"
         return row
-    command = [sys.executable, "-m", "experiments.bank_row", name, str(seed)]
+    command = [sys.executable, "-m", "experiments.bank_row", name, str(seed), *more]
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -159,12 +159,13 @@ def run_all(
     ready: Callable[[Row], None],
 ) -> list[Row]:
     """Run the models, several at a time, and begin none after the minutes."""
+    more = ["compile"] if chosen.compile else []
     deadline = time.monotonic() + 60 * (1e9 if chosen.minutes is None else chosen.minutes)
 
     def run(name: str) -> Row | None:
         if time.monotonic() > deadline:
             return None
-        return run_row(name, chosen.seed)
+        return run_row(name, chosen.seed, *more)
 
     rows = []
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
@@ -229,6 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--family", help="only the models of this family")
     parser.add_argument("--list", action="store_true", help="only name the models")
     parser.add_argument("--sample", metavar="WORD", help="which models come first")
+    parser.add_argument("--compile", action="store_true", help="by Inductor's regions on the CPU")
     parser.add_argument("--minutes", type=float, help="begin no model after these")
     parser.add_argument("--seed", type=int, default=1, help="of placements and delays")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -251,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def keep(row: Row) -> None:
         there[row.name] = row.raw()
-        if chosen.sample is None:
+        if chosen.sample is None and not chosen.compile:
             # A run that is cut short leaves its rows.
             page(there).write(chosen.output, "./do bank")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model of the bank through all its trials, in a process of its own.
 
-``python -m experiments.bank_row NAME [SEED]`` writes one line of JSON per trial as soon as it has
-ended, so that a crash or a hang is that of the trial after the last line.
+``python -m experiments.bank_row NAME [SEED] [compile]`` writes one line of JSON per trial as soon
+as it has ended, so that a crash or a hang is that of the trial after the last line.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Trial:
     planned: bool = False  # else at random
     micro_batches: int | None = None  # of steps; None: calls
     eager: bool = False  # by the hooks alone
+    regions: bool = False  # which Inductor compiles, on the CPU
     asynchronous: bool = True  # with poison and delays; else peaks are measured
     inputs_on: int | None = None  # a device; None: the host
 
@@ -57,6 +58,11 @@ TRIALS = (
     Trial("random, eagerly", eager=True, inputs_on=1),
     Trial("steps, planned", 2, planned=True, micro_batches=2),
     Trial("steps, random", micro_batches=2, inputs_on=0),
+)
+COMPILED = (
+    Trial("regions, one device", 1, regions=True),
+    Trial("regions, random", 2, regions=True),
+    Trial("regions, steps", 2, regions=True, micro_batches=2),
 )
 
 
@@ -94,7 +100,7 @@ class Subject:
 
     def devices(self, trial: Trial) -> list[str]:
         """Name the devices of a trial."""
-        return [self.device(i) for i in range(trial.devices)]
+        return ["cpu" if trial.regions else self.device(i) for i in range(trial.devices)]
 
     def machine(self, trial: Trial, seed: int, memory: int) -> Any:
         """Return a context in which the devices are those of a trial."""
@@ -204,6 +210,7 @@ class Subject:
                 micro_batches=trial.micro_batches,
                 optimizer="adamw",
                 bounds=False,
+                compile=trial.regions,
                 **how,
             )
             on_host = trial.inputs_on is None and self.entry.train is None  # a script's are with it
@@ -217,6 +224,8 @@ class Subject:
                 placed.model, batches, placed.step if trial.micro_batches else None
             )
             result: dict[str, Any] = {"result": "ok", "note": "; ".join(placed.left_out)[:200]}
+            if trial.regions and " and " not in placed.program:
+                result = {"result": "FAILS", "said": "nothing was compiled"}
             if not trial.asynchronous:
                 result |= self.peaks(trial, placed)
             placed.restore()
@@ -293,5 +302,12 @@ def main(kind: type[Subject], name: str, seed: int = 1) -> None:
         print(json.dumps({**found, "seconds": round(seconds, 2)}), flush=True)
 
 
+class Compiled(Subject):
+    """A model of the bank whose regions Inductor compiles."""
+
+    trials = COMPILED
+
+
 if __name__ == "__main__":
-    main(Subject, sys.argv[1], *map(int, sys.argv[2:3]))
+    chosen = Compiled if "compile" in sys.argv else Subject
+    main(chosen, sys.argv[1], *map(int, sys.argv[2:3]))

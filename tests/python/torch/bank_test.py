@@ -67,3 +67,11 @@ def test_a_model_goes_through_its_trials(monkeypatch: pytest.MonkeyPatch) -> Non
     weights = subject.truth[None].tensors
     weights[next(iter(weights))].add_(1.0)
     assert [found["result"] for found in bank_row.trials(subject)] == ["WRONG"]
+
+
+def test_a_model_goes_through_the_trials_of_compiled_regions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bank_row.Compiled, "trials", bank_row.COMPILED[1:2])
+    subject = bank_row.Compiled(ENTRIES["own-backward"], 1)
+    assert [found["result"] for found in bank_row.trials(subject)] == ["ok"]
