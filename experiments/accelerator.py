@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments import accelerator_links, accelerator_tables
-from experiments.accelerator_links import Links
+from baechi.calibrate import cluster_document, measure
+from baechi.torch.costs.copy_times import copies
+
+from experiments import accelerator_tables
 from experiments.accelerator_models import one_device_row, spread_rows
 from experiments.accelerator_steps import Failures, attempt, subject_of
 from experiments.accelerator_tables import Rows
@@ -21,12 +23,32 @@ from models.pytorch import MODELS
 NAME = "accelerator"
 
 
-def _of_model(name: str, found: Hardware, links: Links, rows: Rows, failures: Failures) -> None:
+def links_of(found: Hardware) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Time copies between the devices and the host: a row for each pair, and a cluster file."""
+    between = copies([*map(str, found.devices), "cpu"])
+    largest, repeats = (1 << 20, 3) if found.clock else (256 << 20, 10)
+    links = measure(between, largest=largest, repeats=repeats)
+    rows = [
+        {
+            "from": link.source,
+            "to": link.target,
+            "latency": link.line.latency,
+            "bandwidth": 1 / link.line.seconds_per_byte if link.line.seconds_per_byte else None,
+            "error": link.line.error,
+        }
+        for link in links
+    ]
+    return rows, cluster_document(between.devices, links)
+
+
+def _of_model(
+    name: str, found: Hardware, cluster: dict[str, Any], rows: Rows, failures: Failures
+) -> None:
     """Add the rows of a model."""
     subject = subject_of(name, found)
     row = one_device_row(subject, failures)
     rows["models"].append(row)
-    rows["spread"] += spread_rows(subject, row, links, failures)
+    rows["spread"] += spread_rows(subject, row, cluster, failures)
 
 
 def page_of(where: dict[str, str], simulated: bool, rows: Rows, failures: Failures) -> Page:
@@ -71,13 +93,11 @@ def run(
     rows: Rows = {"models": [], "spread": []}
     failures: Failures = []
     with hardware(simulated, devices) as found:
-        quick = {"largest": 1 << 20, "repeats": 3} if found.clock else {}
-        links = accelerator_links.calibrated(found, **quick)
-        rows["links"] = accelerator_links.rows(links)
+        rows["links"], cluster = links_of(found)
         for name in tuple(models) or tuple(MODELS):
             print(f"    {name}", file=sys.stderr, flush=True)
             where: dict[str, Any] = {"workload": name}
-            call = partial(_of_model, name, found, links, rows, failures)
+            call = partial(_of_model, name, found, cluster, rows, failures)
             attempt(where, "its steps", call, failures)
             page = page_of(found.described(), simulated is not None, rows, failures)
             page.write(folder, command)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 import baechi
-from experiments.accelerator_links import Links
 from experiments.accelerator_steps import Failures, Placed, Run, Subject, attempt, run_steps
 from experiments.page import nanoseconds
 from experiments.workloads import all_work
@@ -66,34 +65,32 @@ def _add_placed(row: dict[str, Any], found: Placed) -> None:
         "predicted peak": found.peaks[device],
         "peak": own,
         "held": run.held[device],
-        "requested": run.requested[device],
         "peak error": found.peaks[device] / max(own, 1) - 1,
         "eager parts": len(found.left_out),
     }
 
 
 def spread_rows(
-    subject: Subject, one: dict[str, Any], links: Links, failures: Failures
+    subject: Subject, one: dict[str, Any], cluster: dict[str, Any], failures: Failures
 ) -> Iterator[dict[str, Any]]:
     """Several accelerators, where there are several."""
     devices = list(subject.hardware.devices)
     for method in METHODS if len(devices) > 1 else ():
-        yield _spread_row(subject, one, links, devices, method, failures)
+        yield _spread_row(subject, one, cluster, devices, method, failures)
 
 
-def cluster_of(links: Links, devices: list[torch.device]) -> baechi.Cluster:
+def cluster_of(cluster: dict[str, Any], devices: list[torch.device]) -> baechi.Cluster:
     """Return what the planner is told of the devices."""
-    known = links.document
-    document = {**known, "devices": known["devices"][: len(devices)], "communication": "duplex"}
+    document = {**cluster, "devices": cluster["devices"][: len(devices)], "communication": "duplex"}
     names = {device["name"] for device in document["devices"]}
-    document["links"] = [k for k in known["links"] if {k["from"], k["to"]} <= names]
+    document["links"] = [k for k in cluster["links"] if {k["from"], k["to"]} <= names]
     return baechi.Cluster.from_json(json.dumps(document))
 
 
 def _spread_row(
     subject: Subject,
     one: dict[str, Any],
-    links: Links,
+    cluster: dict[str, Any],
     devices: list[torch.device],
     method: str,
     failures: Failures,
@@ -104,7 +101,7 @@ def _spread_row(
         "method": method,
         "one": one.get("placed"),
     }
-    call = partial(subject.run, cluster_of(links, devices), devices, method=method)
+    call = partial(subject.run, cluster_of(cluster, devices), devices, method=method)
     found = attempt(row, f"{len(devices)} devices, {method}", call, failures)
     if found is not None:
         row |= {

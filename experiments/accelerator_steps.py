@@ -141,7 +141,6 @@ class Run:
     steps: int
     peaks: dict[str, int]  # by physical device, with what is held between steps
     held: dict[str, int]  # between steps, beyond weights and inputs
-    requested: dict[str, int | None]  # peaks without what the allocator adds
     loss: float
 
 
@@ -162,7 +161,6 @@ def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
         if not hardware.wall:
             break
     peaks = {str(d): hardware.peak(d) for d in hardware.devices}
-    requested = {str(d): hardware.requested(d) for d in hardware.devices}
     _clear(model)
     return Run(
         statistics.median(total for total, _, _ in runs),
@@ -170,7 +168,6 @@ def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
         len(runs),
         peaks,
         held,
-        requested,
         runs[-1][2],
     )
 

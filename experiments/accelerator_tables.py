@@ -96,13 +96,11 @@ def peaks(title: str, rows: list[dict[str, Any]], columns: list[Column]) -> Tabl
             Column("peak", "measured", mebibytes),
             Column("peak error", "error", percent),
             Column("held", "held beside it", mebibytes),
-            Column("requested", "asked for", mebibytes),
         ],
         found,
         "MiB, of `torch.accelerator.max_memory_allocated`. *Held beside it* is what stays "
         "allocated between steps beyond weights and inputs, libraries' workspaces above all; "
-        "*measured* is without that, *asked for* with it but without what the allocator adds to a "
-        "block. Of several devices the one that is furthest off.",
+        "*measured* is without that. Of several devices the one that is furthest off.",
         to_explain(found, ["peak error"]),
     )
 

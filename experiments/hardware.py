@@ -71,11 +71,6 @@ class Hardware:
         """Return the most bytes in live tensors since the last reset."""
         return int(torch.accelerator.max_memory_allocated(device))
 
-    def requested(self, device: torch.device) -> int | None:
-        """Return the peak without what the allocator adds to a block; None where it is not told."""
-        found = self.module.memory_stats(device).get("requested_bytes.all.peak")
-        return None if found is None else int(found)
-
     def build(self, make: Any) -> Any:
         """Return what `make` builds, its tensors on the first device from the beginning."""
         with self.devices[0]:

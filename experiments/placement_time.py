@@ -15,12 +15,9 @@ from experiments.page import Column, Page, Table, count, cpu_time, milliseconds,
 from experiments.policy_gradient import Learned, Learning, colocation_labels, learn, united
 from experiments.progress import each
 from experiments.scopes import home
-from experiments.svg import covering, lines
 from experiments.workloads import PAPER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from experiments.policy_gradient import Integers
     from experiments.workloads import Workload
 
@@ -104,7 +101,6 @@ def learner_row(
         "time/m-sct": found.seconds / ours["m-sct"],
         "on the machine": found.sampled_ns / 1e9,
         **{f"as {name} after": at and at[0] for name, at in reached.items()},
-        "history": found.history,
     }
 
 
@@ -153,22 +149,6 @@ def learner_table(rows: list[dict[str, Any]]) -> Table:
     return Table("A learner on the same graphs and the same simulator", columns, rows, notes)
 
 
-def learning_figure(rows: Sequence[dict[str, Any]]) -> str:
-    """Best step time over m-SCT's, over the learner's CPU time."""
-    series = {
-        f"{row['workload'].rsplit(',', 1)[0]}, {row['groups']}": [
-            (max(seconds, 1e-3), step / row["m-sct step"]) for _, seconds, step in row["history"]
-        ]
-        + [(row["seconds"], row["step"] / row["m-sct step"])]
-        for row in rows
-        if row["history"]
-    }
-    points = [point for line in series.values() for point in line]
-    x = covering([p[0] for p in points], log=True, show=cpu_time, title="CPU time of the learner")
-    y = covering([p[1] for p in points], title="best step / m-SCT's step")
-    return lines(x, y, series)
-
-
 def summary(ours: list[dict[str, Any]], learners: list[dict[str, Any]]) -> str:
     """Say how the learner compares."""
     by_scopes = [row for row in learners if row["groups"] == "scopes"]
@@ -194,7 +174,6 @@ def run() -> Page:
         for k in each(LEARNED, lambda k: PAPER[k].name, of="learning")
         for groups, how in (("scopes", Learning()), ("optimizer", OURS))
     ]
-    caption = "Best step time that the learner has sampled, as a multiple of m-SCT's"
     return Page(
         "placement_time",
         "Placement time, and a learner's beside it (paper Table 3)",
@@ -204,5 +183,4 @@ def run() -> Page:
         "a",
         [ours_table(rows), learner_table(learners)],
         summary(rows, learners),
-        figures={"learning": (caption, learning_figure(learners))},
     )

@@ -11,7 +11,6 @@ from baechi.torch.run.calls import call_eagerly
 from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
 from experiments.placed_step import Machine, Step, measured_costs, placed_model, taken
 from experiments.progress import each
-from experiments.svg import Bars, grouped_bars
 from experiments.torch_workloads import MEDIUM
 
 if TYPE_CHECKING:
@@ -94,20 +93,6 @@ def table(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def figure(rows: list[dict[str, Any]]) -> str:
-    """Draw the step time in every way, as a part of the eager one."""
-    panels = [
-        Bars(
-            f"{row['workload']}, {row['method']}",
-            {name: [100 * row[name] / row["eager"]] for name in WAYS},
-            100.0,
-            may_exceed=True,
-        )
-        for row in rows
-    ]
-    return grouped_bars(panels, "step time, eager = 100")
-
-
 def page(rows: list[dict[str, Any]]) -> Page:
     """The page, from its rows."""
     gains = [row["gain"] for row in rows]
@@ -120,7 +105,6 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "d",
         [table(rows)],
         f"Programs change steps of these placements by {-max(gains):+.0%} to {-min(gains):+.0%}.",
-        {"ways": ("Step time by way, placements on four devices", figure(rows))},
         sizes="What is not as in docs/lab/models.md.",
     )
 

@@ -10,7 +10,6 @@ import baechi
 from experiments.outcome import PAPER_METHODS, planned
 from experiments.page import Column, Page, Table, count, cpu_time
 from experiments.progress import each
-from experiments.svg import Axis, covering, lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,19 +92,6 @@ def table(title: str, rows: list[dict[str, Any]], notes: str) -> Table:
     return Table(title, columns, rows, notes)
 
 
-def figure(rows: list[dict[str, Any]], key: str) -> str:
-    """Seconds over operators or devices, both logarithmic."""
-    series = {
-        name: [(float(row[key]), row[name]) for row in rows if name in row]
-        for name in names_of(rows)
-    }
-    values = [y for points in series.values() for _, y in points]
-    ticks = tuple(float(row[key]) for row in rows)
-    x = Axis(ticks[0], ticks[-1], True, "{:,.0f}".format, key, ticks)
-    y = covering(values, log=True, show=cpu_time, title="CPU time to a verified plan")
-    return lines(x, y, series)
-
-
 def run() -> Page:
     """The page of scaling."""
     by_operators = measure([(n, DEVICES_FIXED) for n in OPERATORS], "operators")
@@ -127,14 +113,4 @@ def run() -> Page:
             table(f"Operators, on {DEVICES_FIXED} devices", by_operators, method),
             table(f"Devices, {OPERATORS_FIXED:,} operators", by_devices, method),
         ],
-        figures={
-            "operators": (
-                f"Placement time over operators, {DEVICES_FIXED} devices",
-                figure(by_operators, "operators"),
-            ),
-            "devices": (
-                f"Placement time over devices, {OPERATORS_FIXED:,} operators",
-                figure(by_devices, "devices"),
-            ),
-        },
     )

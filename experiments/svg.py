@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as SVG: lines over logarithmic or linear axes, bars in groups, boxes."""
+"""Figures as SVG: bars in groups, and boxes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 400, 70, 30, 44, 55
-LEGEND = 170
 COLORS = ("#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#666666")
 Point = tuple[float, float]
 
@@ -20,44 +19,18 @@ class Axis:
 
     low: float
     high: float
-    log: bool = False
-    show: Callable[[float], str] = "{:g}".format
     title: str = ""
-    ticks: tuple[float, ...] = ()  # where the marks are; none: at round values
 
     def share(self, value: float) -> float:
         """How far along the axis a value is."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def marks(self) -> list[float]:
-        """Powers of ten, or about five round values."""
-        if self.ticks:
-            return list(self.ticks)
-        if self.log:
-            first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-            step = max(1, (last - first) // 6)
-            return [10.0**k for k in range(first, last + 1, step)]
+        """About five round values."""
         step = 10 ** math.floor(math.log10((self.high - self.low) / 4))
         step *= next(s for s in (1, 2, 5, 10) if (self.high - self.low) / (s * step) <= 6)
         first = math.ceil(self.low / step)
         return [k * step for k in range(first, math.floor(self.high / step) + 1)]
-
-
-def covering(
-    values: Sequence[float],
-    *,
-    log: bool = False,
-    show: Callable[[float], str] = "{:g}".format,
-    title: str = "",
-) -> Axis:
-    """An axis on which all values are: from zero, or between powers of ten."""
-    if log:
-        low = 10.0 ** math.floor(math.log10(min(values)))
-        high = 10.0 ** math.ceil(math.log10(max(values)))
-        return Axis(low, high if high > low else 10 * low, True, show, title)
-    return Axis(0.0, 1.05 * max(values) or 1.0, False, show, title)
 
 
 @dataclass
@@ -104,56 +77,20 @@ class Panel:
     width: float = WIDTH - LEFT - RIGHT
     top: float = TOP
     height: float = HEIGHT - TOP - BOTTOM
-    x: Axis | None = None
 
     def at(self, x: float, y: float) -> Point:
-        """Where a point is: x on its axis, or as a share of the width."""
-        share = x if self.x is None else self.x.share(x)
-        return self.left + share * self.width, self.top + (1 - self.y.share(y)) * self.height
+        """Where a point is: x is a share of the width."""
+        return self.left + x * self.width, self.top + (1 - self.y.share(y)) * self.height
 
     def frame(self, title: str = "") -> None:
         """Grid, marks and titles."""
-        bottom = self.top + self.height
         for mark in self.y.marks():
-            _, at = self.at(self.x.low if self.x else 0, mark)
+            _, at = self.at(0, mark)
             self.canvas.line([(self.left, at), (self.left + self.width, at)], 'stroke="#ddd"')
-            self.canvas.text((self.left - 6, at + 4), self.y.show(mark), 'text-anchor="end"')
-        for mark in self.x.marks() if self.x else []:
-            at, _ = self.at(mark, self.y.low)
-            self.canvas.line([(at, bottom), (at, bottom + 4)], 'stroke="#666"')
-            words = self.x.show(mark) if self.x else ""
-            self.canvas.text((at, bottom + 17), words, 'text-anchor="middle"')
+            self.canvas.text((self.left - 6, at + 4), f"{mark:g}", 'text-anchor="end"')
         middle = self.left + self.width / 2
-        if self.x:
-            self.canvas.text((middle, bottom + 36), self.x.title, 'text-anchor="middle"')
         self.canvas.text((self.left - 40, self.top - 28), self.y.title, 'fill="#444"')
         self.canvas.text((middle, self.top - 10), title, 'text-anchor="middle"')
-
-
-def lines(
-    x: Axis, y: Axis, series: dict[str, list[Point]], beside: Sequence[Sequence[Point]] = ()
-) -> str:
-    """One line per series; their names at the right, in the order of their ends.
-
-    Lines without a name, to compare with, are dashed.
-    """
-    canvas = Canvas(WIDTH + max(LEGEND, 40 + 6.4 * max(map(len, series))))
-    panel = Panel(canvas, y, x=x)
-    panel.frame()
-    for line in beside:
-        points = [panel.at(*point) for point in line]
-        canvas.line(points, 'stroke="#999" stroke-dasharray="3 3"')
-    order = sorted(series, key=lambda name: -series[name][-1][1])
-    for place, name in enumerate(order):
-        color = COLORS[list(series).index(name) % len(COLORS)]
-        points = [panel.at(*point) for point in series[name]]
-        canvas.line(points, f'stroke="{color}" stroke-width="2"')
-        for at in points if len(points) <= 12 else []:
-            canvas.parts.append(f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="3" fill="{color}"/>')
-        left, height = panel.left + panel.width + 14, panel.top + 6 + 18 * place
-        canvas.line([(left, height), (left + 18, height)], f'stroke="{color}" stroke-width="3"')
-        canvas.text((left + 24, height + 4), name)
-    return canvas.svg()
 
 
 @dataclass(frozen=True)
@@ -163,7 +100,6 @@ class Bars:
     title: str
     groups: dict[str, list[float]]
     limit: float
-    may_exceed: bool = False  # else what does is red
 
 
 def grouped_bars(panels: Sequence[Bars], y_title: str) -> str:
@@ -173,7 +109,7 @@ def grouped_bars(panels: Sequence[Bars], y_title: str) -> str:
     names = max(66.0, 24 + 4.2 * longest)  # what turned names take below the axis
     canvas = Canvas(LEFT + each * len(panels), HEIGHT - 106 + names)
     values = [v for panel in panels for group in panel.groups.values() for v in group]
-    y = covering([*values, *(panel.limit for panel in panels)], title=y_title)
+    y = Axis(0.0, 1.05 * max(*values, *(panel.limit for panel in panels)) or 1.0, y_title)
     for number, bars in enumerate(panels):
         axis = y if number == 0 else replace(y, title="")
         panel = Panel(canvas, axis, LEFT + number * each, each - 40, TOP, HEIGHT - 150)
@@ -184,7 +120,7 @@ def grouped_bars(panels: Sequence[Bars], y_title: str) -> str:
             width = (panel.width / len(bars.groups) - 8) / max(len(group), 1)
             for k, value in enumerate(group):
                 top = panel.at(0, value)[1]
-                red = value > bars.limit and not bars.may_exceed
+                red = value > bars.limit
                 color = "#c0392b" if red else COLORS[place % len(COLORS)]
                 style = f'fill="{color}" stroke="white" stroke-width="0.5"'
                 canvas.rectangle((left + k * width, top), (width, bottom - top), style)

@@ -211,9 +211,7 @@ def test_a_learner_is_held_against_our_methods(graph: baechi.Graph) -> None:
     row = placement_time.learner_row(TINY, "scopes", ours, how)
     assert row["samples"] == 64
     assert row["step/m-sct"] == row["step"] / ours["m-sct step"]
-    assert row["step"] == row["history"][-1][2]
     assert row["on the machine"] > 64 * row["step"] / 1e9
-    assert "<polyline" in placement_time.learning_figure([row])
 
 
 def test_the_learners_groups_keep_colocation(graph: baechi.Graph) -> None:
@@ -307,7 +305,6 @@ def test_scaling_measures_every_method_where_it_ends_in_minutes() -> None:
     assert "m-etf, optimised" in rows[1]
     assert "partition" not in scaling.names_of([{"operators": 10**6, "of": "operators"}])
     assert "m-etf, optimised" not in scaling.names_of([{"operators": 10**5, "of": "devices"}])
-    assert scaling.figure(rows, "operators").count("<polyline") > 5
 
 
 def test_peers_in_short_count_what_fits_and_compare_steps() -> None:
@@ -324,14 +321,9 @@ def test_peers_in_short_count_what_fits_and_compare_steps() -> None:
 
 
 def test_axes_put_values_where_they_belong() -> None:
-    axis = svg.covering([3, 250], log=True)
-    assert (axis.low, axis.high) == (1, 1000)
-    assert axis.share(10) == pytest.approx(1 / 3)
-    assert axis.marks() == pytest.approx([1, 10, 100, 1000])
     linear = svg.Axis(0, 42)
     assert linear.share(21) == 0.5
     assert linear.marks() == [0, 10, 20, 30, 40]
-    assert svg.Axis(2, 8, log=True, ticks=(2, 4, 8)).marks() == [2, 4, 8]
 
 
 def test_a_page_has_the_same_values_as_text_and_as_csv(tmp_path: Path) -> None:
@@ -504,7 +496,6 @@ def test_progress_counts_and_names(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bars_beyond_a_limit_are_red_where_that_is_a_fault() -> None:
     panel = svg.Bars("t", {"a name that is longer": [5.0]}, 4.0)
     assert svg.grouped_bars([panel], "y").count("#c0392b") == 1
-    assert "#c0392b" not in svg.grouped_bars([dataclasses.replace(panel, may_exceed=True)], "y")
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)
