@@ -3,10 +3,13 @@
 // it.
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "baechi/base/random.h"
+#include "baechi/generate/synthetic.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -109,6 +112,46 @@ TEST_CASE("memory: auto returns plans that fit on 300 instances with operators t
   }
   CHECK(feasible > static_cast<int>(effort(50)));
   CHECK(feasible < static_cast<int>(effort(250)));
+}
+
+// Three devices that hold so many percent of the weights of a layered graph.
+Cluster tight_for_weights(const OpGraph& graph, std::int64_t percent) {
+  Bytes weights;
+  for (const OpId op : graph.ops()) weights += graph[op].permanent;
+  return Cluster(uniform_cluster({.count = 3,
+                                  .capacity = Bytes(weights.count() * percent / 300),
+                                  .latency = microseconds(25),
+                                  .bandwidth = Bandwidth(12'000'000'000),
+                                  .communication = CommunicationMode::kSequential}));
+}
+
+bool places(const CostModel& costs, std::string_view method) {
+  PlanRequest request;
+  request.method = method;
+  request.budget = 0.001;
+  request.suggest = false;
+  return std::holds_alternative<Plan>(make_plan(costs, request));
+}
+
+// In 12, 13, 35, 36 and 55 some methods had plans where auto had none.
+TEST_CASE("memory: auto places what any method places by its name, on tight layered graphs") {
+  int refused = 0;
+  for (const std::uint64_t seed : {0U, 3U, 4U, 12U, 13U, 21U, 35U, 36U, 45U, 55U, 57U}) {
+    CAPTURE(seed);
+    const auto size = static_cast<std::int64_t>(seed % 3),
+               room = static_cast<std::int64_t>(seed % 7);
+    const OpGraph graph = generate_layered({.operators = 40 * (1 + size), .seed = seed});
+    const Cluster cluster = tight_for_weights(graph, 140 + 8 * room);
+    const CostModel costs(graph, cluster);
+    if (places(costs, "auto")) continue;
+    ++refused;
+    for (const PlacerEntry& placer : all_placers()) {
+      CAPTURE(placer.name);
+      if (!placer.needs_expert) CHECK_FALSE(places(costs, placer.name));
+    }
+  }
+  CHECK(refused > 2);
+  CHECK(refused < 10);
 }
 
 }  // namespace

@@ -74,8 +74,11 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   if (first.step.has_value()) tell(request, *first.step, kFirstMethod);
   const auto few = request.place.expert == nullptr ? devices_to_see(costs, first) : nullptr;
   try {
-    return few == nullptr ? run_portfolio(costs, units, request)
-                          : run_on_few(*few, num_devices, request);
+    if (few != nullptr)
+      if (PortfolioResult found = run_on_few(*few, num_devices, request);
+          best_of(found.attempts) != nullptr)
+        return found;
+    return run_portfolio(costs, units, request);
   } catch (const Cancelled&) {  // anytime: what was told of stays
     if (!first.placed.has_value()) throw;
     return just(*first.placed, {.costs = costs, .units = units, .order = request.place.order});

@@ -5,26 +5,32 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/place/exact/exact.h"
 #include "baechi/plan/attempt/canonical_costs.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio_run.h"
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/shares.h"
 
 namespace baechi {
 namespace {
 
 PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,
-                        const PlanRequest& request, const PortfolioEntry& recipe) {
+                        const PlanRequest& request, const PortfolioEntry& recipe,
+                        bool repairs_only = false) {
   PortfolioRun portfolio(costs, units, given, request, recipe);
   try {
     const std::vector<const PlacerEntry*> placers = placers_of(request.method);
+    if (repairs_only) portfolio.search_for_none();
     for (const PlacerEntry* placer : placers) portfolio.place(*placer);
+    if (given.canonical == nullptr) portfolio.place_others();
     if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
       portfolio.place_on_faster(placers, best_placement);
       portfolio.search(best_placement);
-      if (recipe.proof_after_search > 0) portfolio.prove(recipe.proof_after_search);
+      const bool none = !repairs_only && !portfolio.has_plan() && is_searchable(costs);
+      if (none || recipe.proof_after_search > 0) portfolio.prove(Share::kRest, true);
     }
   } catch (const Cancelled&) {  // anytime: the plan that there is stays
     if (!portfolio.has_plan()) throw;
@@ -93,12 +99,14 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   PortfolioResult result =
       run_all(canonical.costs(), canonical_units,
               {costs, units, &canonical, busy.has_value() ? &*busy : nullptr}, renumbered, *recipe);
-  const bool fits = std::ranges::any_of(
-      result.attempts, [](const Attempt& attempt) { return attempt.placed.has_value(); });
-  const bool lost = std::ranges::any_of(
-      result.attempts, [](const Attempt& attempt) { return attempt.reason == kOtherNumbers; });
-  if (!fits && lost) return run_all(costs, units, {costs, units}, request, *recipe);
-  if (!fits) return result;
+  if (best_of(result.attempts) == nullptr) {
+    if (request.budget_to_fit == 0.0 || std::ranges::any_of(result.attempts, &Attempt::proved))
+      return result;
+    const bool lost = std::ranges::find(result.attempts, kOtherNumbers, &Attempt::reason) !=
+                      result.attempts.end();
+    PortfolioResult given = run_all(costs, units, {costs, units}, request, *recipe, !lost);
+    return best_of(given.attempts) != nullptr ? std::move(given) : std::move(result);
+  }
   try {
     take_better(attempts_as_given(costs, units, request), result.attempts);
   } catch (const Cancelled&) {  // anytime: the plan that there is stays

@@ -35,7 +35,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
       given_(given),
       request_(request),
       recipe_(recipe),
-      last_resort_(last_resort_in(request.budget)),
+      last_resort_(new_resort()),
       budget_(request, last_resort_) {
   if (given.busy != nullptr)
     for (const OpId op : critical_path_first_sequence(costs))
@@ -48,22 +48,49 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
 }
 
 void PortfolioRun::place_alone(const PlacerEntry& placer) {
-  std::vector<Attempt> first;
-  for (const LastResort& resort : resorts_of_one_method()) {
-    last_resort_ = resort;
-    place(placer);
-    if (placer.baseline || is_settled()) return;
-    if (first.empty()) first = std::move(result_.attempts);
-    result_.attempts.clear();
+  search_for_none();
+  try_placer(placer);
+  if (!placer.baseline && !is_settled()) find_any_plan(result_.attempts.front());
+}
+
+void PortfolioRun::find_any_plan(Attempt& attempt) {
+  const CancelFlag* const cancel = request_.place.cancel;
+  const Problem problem = this->problem();
+  const auto search = [&](const CostModel& costs, const CanonicalCosts* canonical) {
+    LastResort resort = new_resort();
+    search_any_fit(costs, Units(costs), cancel, resort);
+    for (std::string& name : resort.fallbacks)
+      if (std::ranges::find(attempt.fallbacks, name) == attempt.fallbacks.end())
+        attempt.fallbacks.push_back(std::move(name));
+    if (resort.placed.has_value() &&
+        offer_placement(problem,
+                        canonical != nullptr ? canonical->to_given(*resort.placed) : *resort.placed,
+                        attempt))
+      attempt.reason.clear();
+    return resort;
+  };
+  if (is_planned() && costs_.graph().num_ops() <= kMostCanonicalOps) {
+    const CanonicalCosts canonical(costs_);
+    const LastResort resort = search(canonical.costs(), &canonical);
+    // Queues may make another plan of it: then the answer is about other numbers.
+    const bool is_told = resort.placed.has_value() || resort.proved;
+    if (attempt.placed.has_value() || !is_told) return;
+    if (costs_.cluster().communication() == CommunicationMode::kParallel) {
+      attempt.proved = resort.proved;
+      return;
+    }
   }
-  result_.attempts = std::move(first);
+  attempt.proved = search(costs_, nullptr).proved;
 }
 
 void PortfolioRun::place(const PlacerEntry& placer) {
+  if (!placer.for_unequal || are_few_and_unequal()) try_placer(placer);
+}
+
+void PortfolioRun::try_placer(const PlacerEntry& placer) {
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
-  if (placer.for_unequal && !runs_alone(request_.method) && !are_few_and_unequal()) return;
   Attempt optimized = attempt(problem(), placer, request_.place);
   if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
     return keep(std::move(optimized));
@@ -87,6 +114,13 @@ void PortfolioRun::place(const PlacerEntry& placer) {
                             ": the plan of the unoptimised graph was better and replaced the "
                             "optimised one");
   keep(std::move(plain));
+}
+
+void PortfolioRun::place_others() {
+  for (const PlacerEntry& placer : all_placers())
+    if (!placer.proves && !has_plan() &&
+        std::ranges::find(result_.attempts, &placer, &Attempt::placer) == result_.attempts.end())
+      try_placer(placer);
 }
 
 bool PortfolioRun::are_few_and_unequal() const {
@@ -134,9 +168,9 @@ void PortfolioRun::search(PlaceWindow place_window) {
   keep(std::move(refined));
 }
 
-bool PortfolioRun::prove(double share) {
+bool PortfolioRun::prove(double share, bool asked) {
   if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
-  const bool asked = recipe_.proof_after_search > 0;  // the proof is what the method is for
+  asked = asked || recipe_.proof_after_search > 0;  // the proof is what the method is for
   if (!is_searchable(costs_)) {
     if (asked)
       note(std::string(prover().name) + ": the graph is too large for a search over all plans");
@@ -231,6 +265,7 @@ void PortfolioRun::renumber(Attempt& attempt) {
     const ExactResult again =
         solve_exactly(given_.busy->costs(), {.sequence = decisions_, .any = true});
     attempt.proved = again.complete && !again.placed.has_value();
+    if (!attempt.proved) attempt.reason = again.placed.has_value() ? "" : kOtherNumbers;
     if (again.placed.has_value())
       attempt.placed = given_.from(given_.busy->to_given(*again.placed));
   }
@@ -274,26 +309,12 @@ void PortfolioRun::search_as_given() {
     refined.reason.clear();
 }
 
-LastResort PortfolioRun::last_resort_in(double budget) const {
-  return {.work = request_.budget_to_fit.has_value() ? replays_in(*request_.budget_to_fit)
-                                                     : work_for_fit(costs_.graph(), budget),
+LastResort PortfolioRun::new_resort() const {
+  return {.work = request_.budget_to_fit.has_value()
+                      ? replays_in(*request_.budget_to_fit)
+                      : work_for_fit(costs_.graph(), request_.budget),
           .seed = request_.place.seed,
           .order = request_.place.order};
-}
-
-std::vector<LastResort> PortfolioRun::resorts_of_one_method() const {
-  constexpr double kTimes = 4, kOfRepair = 0.5;
-  std::vector<double> budgets{request_.budget};
-  if (request_.budget > kBudgetOfMany) budgets.push_back(kBudgetOfMany);
-  std::vector<LastResort> result;
-  for (const double budget : budgets) {
-    LastResort resort = result.emplace_back(last_resort_in(budget));
-    if (!request_.budget_to_fit.has_value())
-      resort.work = std::max(resort.work, replays_in(budget * kTimes));
-    resort.of_repair = kOfRepair;
-    result.push_back(std::move(resort));
-  }
-  return result;
 }
 
 bool PortfolioRun::is_settled() const {

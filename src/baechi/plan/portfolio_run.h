@@ -45,18 +45,22 @@ class PortfolioRun {
 
   void keep_no_fallbacks() { last_resort_.work = 0; }
 
-  // Without other methods and a search. Fall-backs find a plan with less work at times where more of
-  // it finds none. So where they find none there is more, and then as much as where many plans are
-  // made: what fits there fits here.
+  // Without other methods and a search.
   void place_alone(const PlacerEntry& placer);
   void place(const PlacerEntry& placer);
+
+  // Those that were not tried, where none has a plan: each may have one by its name.
+  void place_others();
+  // Fall-backs are repairs alone.
+  void search_for_none() { last_resort_.searched = true; }
 
   // From the best plan so far; `place_window` places windows of a graph that repeats.
   void search(PlaceWindow place_window);
 
   // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
-  // budget. True if there is nothing left to search for.
-  bool prove(double share);
+  // budget; if asked, even where fall-backs have searched for any plan. True if there is nothing
+  // left to search for.
+  bool prove(double share, bool asked = false);
   // Plans without the slower devices, where devices differ: the search goes on from the best of them
   // where it is better, so that more devices are no worse.
   void place_on_faster(std::span<const PlacerEntry* const> placers, PlaceWindow place_window);
@@ -82,11 +86,13 @@ class PortfolioRun {
   // What the order of the file makes of a plan can be longer, and of a longer one shorter: some moves
   // from the best few. Each part of the search is followed as if there were no longer one.
   void search_as_given();
-  LastResort last_resort_in(double budget) const;
+  LastResort new_resort() const;
 
-  // What a method that is asked for by name has, one after the other.
-  std::vector<LastResort> resorts_of_one_method() const;
   bool is_settled() const;
+  void try_placer(const PlacerEntry& placer);  // whether worth its time among others or not
+  // The end of a method that is asked for by name: the same search whichever it is and, on small
+  // graphs, however the file is numbered.
+  void find_any_plan(Attempt& attempt);
   const Attempt* best() const { return best_of(result_.attempts); }
   Problem problem();
 

@@ -188,18 +188,24 @@ class PlacerAttempt {
     attempt_.optimized = false;
     LastResort own{.order = problem_.order};
     LastResort& resort = problem_.last_resort != nullptr ? *problem_.last_resort : own;
-    const auto work =
-        static_cast<std::int64_t>(static_cast<double>(resort.work) * resort.of_repair);
     FitSearch search(problem_.costs, problem_.units,
-                     {.simulated_ops = work, .order = problem_.order, .cancel = options_.cancel});
+                     {.simulated_ops = work_to_repair(resort.work),
+                      .order = problem_.order,
+                      .cancel = options_.cancel});
     fall_back("repair");
     std::optional<PlacedGraph> found = search.repair(start_.has_value() ? *start_ : anywhere());
-    resort.work -= search.work();
+    resort.spent += search.work();
     if (found.has_value() && offer({*std::move(found)})) return;
     search_any_fit(problem_.costs, problem_.units, options_.cancel, resort);
     for (const std::string& name : resort.fallbacks) fall_back(name.c_str());
     if (resort.placed.has_value()) offer({*resort.placed});
     attempt_.proved = resort.proved;
+  }
+
+  // Whatever else is tried: so that a method by its name has what it has among others.
+  std::int64_t work_to_repair(std::int64_t work) const {
+    constexpr std::int64_t kLeastReplays = 300;
+    return std::max(work / 16, std::min(work, kLeastReplays * replay_cost(problem_.costs.graph())));
   }
 
   // A start for repair when the placer gave none: everything where it may run, memory ignored.

@@ -24,7 +24,7 @@ bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* canc
   ExactResult exact =
       solve_exactly(costs, {.work = work * kLooksPerReplay, .cancel = cancel, .any = true});
   if (exact.cancelled) throw_if_cancelled(cancel);
-  resort.work -= std::min(work, exact.work / kLooksPerReplay);
+  resort.spent += std::min(work, exact.work / kLooksPerReplay);
   resort.proved = exact.complete && !exact.placed.has_value();
   if (exact.placed.has_value()) {
     PlacedGraph placed = as_executed(*std::move(exact.placed), resort.order, costs.graph(),
@@ -49,25 +49,26 @@ std::int64_t replays_in(double seconds) {
 void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
                     LastResort& resort) {
   if (std::exchange(resort.searched, true)) return;
+  const std::int64_t end = resort.spent + resort.work;
+  const auto left = [&] { return end - resort.spent; };
   resort.fallbacks = {"packing"};
   FitSearch search(costs, units,
-                   {.simulated_ops = resort.work / 8, .order = resort.order, .cancel = cancel});
+                   {.simulated_ops = left() / 8, .order = resort.order, .cancel = cancel});
   resort.placed = search.pack();
-  resort.work -= search.work();
+  resort.spent += search.work();
   const bool searchable = is_searchable(costs);
-  if (resort.placed.has_value() ||
-      (searchable && enumerate(costs, resort.work / 8, cancel, resort)))
+  if (resort.placed.has_value() || (searchable && enumerate(costs, left() / 8, cancel, resort)))
     return;
 
   resort.fallbacks.emplace_back("reordering");
   FitWalked walked = walk_to_fit(costs, units,
-                                 {.simulated_ops = searchable ? resort.work / 2 : resort.work,
+                                 {.simulated_ops = searchable ? left() / 2 : left(),
                                   .seed = resort.seed,
                                   .order = resort.order,
                                   .cancel = cancel});
   resort.placed = std::move(walked.placed);
-  resort.work -= walked.work;
-  if (!resort.placed.has_value() && searchable) enumerate(costs, resort.work, cancel, resort);
+  resort.spent += walked.work;
+  if (!resort.placed.has_value() && searchable) enumerate(costs, left(), cancel, resort);
 }
 
 std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,

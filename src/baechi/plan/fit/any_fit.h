@@ -16,20 +16,21 @@
 
 namespace baechi {
 
-// What the attempts of one request share when their own choices run out of room: the work that is
-// left for fall-backs, and the answer of those that do not depend on the method.
+// What the attempts of one request share when their own choices run out of room, and the answer of
+// the fall-backs that do not depend on the method.
 struct LastResort {
-  std::int64_t work = 5'000'000;  // in simulated operators
-  double of_repair = 1.0 / 8;     // a method's part of what is left, to mend its own plan
+  std::int64_t work = 5'000'000;  // for any plan that fits, in simulated operators
   std::uint64_t seed = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;
+  std::int64_t spent = 0;  // by all of them
   bool searched = false;
   std::vector<std::string> fallbacks = {};  // that were tried, the last with success if `placed`
   std::optional<PlacedGraph> placed = {};
   bool proved = false;  // nothing fits: every placement in every order was ruled out
 };
 
-// Searches for any placement that fits with what is left of the work, unless that was done before.
+// Searches for any placement that fits, unless that was done before. What is found with some work is
+// also found with more.
 void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
                     LastResort& resort);
 

@@ -130,10 +130,11 @@ std::optional<PlacedGraph> FitSearch::improve(Assignment assignment, const Seque
     std::optional<std::pair<Outcome, Assignment>> best;
     for (Assignment& next : neighbours(assignment, sequence)) {
       const std::optional<Outcome> outcome = evaluate(next, sequence);
-      if (!outcome.has_value()) break;
+      if (!outcome.has_value()) break;  // the end, unless one that fits is among them
       if (!best.has_value() || *outcome < best->first) best.emplace(*outcome, std::move(next));
     }
     if (!best.has_value() || best->first.over >= now->over) return std::nullopt;
+    if (work_left_ < 0 && best->first.over > Bytes(0)) return std::nullopt;
     assignment = std::move(best->second);
     if (best->first.over == Bytes(0)) break;
     now = evaluate(assignment, sequence);  // brings trace_ to where we are

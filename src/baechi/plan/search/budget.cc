@@ -11,20 +11,16 @@
 namespace baechi {
 
 Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
-    : request_(request),
-      fallbacks_(fallbacks),
-      work_at_first_(fallbacks.work),
-      seconds_(request.budget) {}
+    : request_(request), fallbacks_(fallbacks), seconds_(request.budget) {}
 
 Budget::Budget(const Budget& other, double seconds)
     : request_(other.request_),
       fallbacks_(other.fallbacks_),
-      work_at_first_(other.work_at_first_),
       seconds_(seconds),
       brake_(other.brake_) {}
 
 double Budget::seconds_left() const {
-  const auto spent = static_cast<double>(work_at_first_ - fallbacks_.work);
+  const auto spent = static_cast<double>(fallbacks_.spent);
   return std::max(seconds_ / 2, seconds_ - spent / kReplaysPerSecond);
 }
 

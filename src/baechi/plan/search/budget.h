@@ -45,8 +45,7 @@ class Budget {
 
   const PlanRequest& request_;
   const LastResort& fallbacks_;
-  const std::int64_t work_at_first_;  // of fall-backs
-  double seconds_;                    // that are shared out
+  double seconds_;  // that are shared out
   std::optional<ProcessorTimeLimit> brake_;
   std::atomic<bool> stopped_early_{false};
 };
