@@ -51,9 +51,8 @@ def _of_model(
     rows["spread"] += spread_rows(subject, row, cluster, failures)
 
 
-def page_of(where: dict[str, str], simulated: bool, rows: Rows, failures: Failures) -> Page:
+def page_of(where: str, simulated: bool, rows: Rows, failures: Failures) -> Page:
     """The page, from its rows."""
-    head = f"{where['accelerator']}, driver {where['driver']}, torch {where['torch']}"
     made = (
         "**A rehearsal on simulated devices** (docs/reference/torch_sim.md): its times say nothing."
         if simulated
@@ -64,7 +63,7 @@ def page_of(where: dict[str, str], simulated: bool, rows: Rows, failures: Failur
     return Page(
         NAME,
         "On a real accelerator",
-        f"{head}, {where['host']}. {made}",
+        f"{where}. {made}",
         "d" if simulated else "c",
         accelerator_tables.tables(rows, failures),
         accelerator_tables.SUMMARY,
@@ -96,9 +95,8 @@ def run(
         rows["links"], cluster = links_of(found)
         for name in tuple(models) or tuple(MODELS):
             print(f"    {name}", file=sys.stderr, flush=True)
-            where: dict[str, Any] = {"workload": name}
             call = partial(_of_model, name, found, cluster, rows, failures)
-            attempt(where, "its steps", call, failures)
+            attempt({"workload": name}, "its steps", call, failures)
             page = page_of(found.described(), simulated is not None, rows, failures)
             page.write(folder, command)
         return page

@@ -48,7 +48,6 @@ def _add_step(row: dict[str, Any], name: str, run: Run) -> None:
     row[name] = nanoseconds(run.seconds)
     row[f"{name} error"] = row["predicted"] / row[name] - 1
     row[f"{name} submitted"] = None if run.submitted is None else run.submitted / run.seconds
-    row[f"{name} steps"] = run.steps
 
 
 def _add_placed(row: dict[str, Any], found: Placed) -> None:
@@ -105,7 +104,6 @@ def _spread_row(
     found = attempt(row, f"{len(devices)} devices, {method}", call, failures)
     if found is not None:
         row |= {
-            "used": len(set(found.plan.device_of.values())),
             "transfers": len(found.plan.transfers),
             "predicted": found.plan.makespan_ns,
         }

@@ -138,10 +138,8 @@ class Run:
 
     seconds: float
     submitted: float | None  # when the last kernel was started; None where time is virtual
-    steps: int
     peaks: dict[str, int]  # by physical device, with what is held between steps
     held: dict[str, int]  # between steps, beyond weights and inputs
-    loss: float
 
 
 def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]) -> Run:
@@ -154,7 +152,7 @@ def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
     known = weights_on(hardware.devices, model, inputs)
     held = {str(d): hardware.allocated(d) - known[str(d)] for d in hardware.devices}
     hardware.reset_peaks()
-    runs: list[tuple[float, float, float]] = []
+    runs: list[tuple[float, float]] = []
     begin = time.perf_counter()
     while len(runs) < STEPS and (not runs or time.perf_counter() - begin < SECONDS):
         runs.append(_step(hardware, model, inputs))
@@ -163,28 +161,24 @@ def run_steps(hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
     peaks = {str(d): hardware.peak(d) for d in hardware.devices}
     _clear(model)
     return Run(
-        statistics.median(total for total, _, _ in runs),
-        statistics.median(sent for _, sent, _ in runs) if hardware.wall else None,
-        len(runs),
+        statistics.median(total for total, _ in runs),
+        statistics.median(sent for _, sent in runs) if hardware.wall else None,
         peaks,
         held,
-        runs[-1][2],
     )
 
 
 def _step(
     hardware: Hardware, model: Any, inputs: Mapping[str, torch.Tensor]
-) -> tuple[float, float, float]:
-    """Return the seconds of a step, those until all of it was started, and the loss."""
+) -> tuple[float, float]:
+    """Return the seconds of a step, and those until all of it was started."""
     _clear(model)
     start = hardware.start()
     # One thread of autograd: devices then get their work in the same order every time.
     with torch.autograd.set_multithreading_enabled(False):
-        loss = model(**inputs)
-        loss.backward()
+        model(**inputs).backward()
     submitted = time.perf_counter() - start
-    total = hardware.passed(start)
-    return total, submitted, loss.item()
+    return hardware.passed(start), submitted
 
 
 def _clear(model: Any) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from experiments.page import machine
 from experiments.peer_placers import Missing
 
 # What the simulated device is to be like where the page is rehearsed.
@@ -88,21 +87,14 @@ class Hardware:
         self.synchronize()
         return time.perf_counter() - start if self.wall else float(self.module.virtual_time())
 
-    def described(self) -> dict[str, str]:
+    def described(self) -> str:
         """Say what the figures were taken on."""
-        where = machine()
-        count = len(self.devices)
-        return {
-            "accelerator": f"{count} x {_name_of(self.devices[0], self.module)}"
-            f" ({self.total_memory(self.devices[0]) / 2**30:.1f} GiB)",
-            "kind": self.devices[0].type
-            if self.clock is None
-            else f"simulated, {self.clock} clock",
-            "driver": _driver(self.devices[0]),
-            "torch": torch.__version__,
-            "host": f"{where['machine']}, {torch.get_num_threads()} threads",
-            "date": where["date"],
-        }
+        first = self.devices[0]
+        return (
+            f"{len(self.devices)} x {_name_of(first, self.module)} "
+            f"({self.total_memory(first) / 2**30:.1f} GiB), driver {_driver(first)}, "
+            f"torch {torch.__version__}, {torch.get_num_threads()} threads"
+        )
 
 
 def _name_of(device: torch.device, module: Any) -> str:
