@@ -94,9 +94,9 @@ class PlaceOptions(StudyOptions, total=False):
         mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
             up. By default none.
         recompute: Which operators of the forward pass run a second time before their backward needs
-            them, so that memory need not hold what they make: none: every operator runs once; auto:
-            those with which the step is shortest, or fits at all; all: all that may, in regions
-            whose first inputs are kept. By default none.
+            them, so that memory need not hold what they make; with residency auto it is auto unless
+            given: none: every operator runs once; auto: those with which the step is shortest, or
+            fits at all; all: all that may, in regions whose first inputs are kept. By default none.
         residency: Which tensors the cluster's host keeps while no device reads them: weights, their
             updates, and what the backward pass reads: none: devices keep all that they make and all
             weights; auto: what makes the step shortest, or fit at all; all: all that may be, so

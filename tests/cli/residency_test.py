@@ -39,7 +39,8 @@ def test_the_plan_has_its_fetches_and_is_right(run: Run, llama: Path, plan: Path
     fetches = sum(len(away["fetches"]) for away in residency["away"])
     assert residency["store"] == "host:0"
     assert residency["on_store"]
-    assert len(document["operators"]) == document["graph"]["operators"] + fetches
+    again = len(document.get("recomputed", []))
+    assert len(document["operators"]) == document["graph"]["operators"] + again + fetches
     assert document["devices"][0]["peak"] <= 7 * 2**30
     assert run("verify", llama, plan).returncode == 0
     simulated = run("simulate", llama, plan, "--json")
@@ -69,6 +70,24 @@ def test_such_plans_can_be_looked_at(run: Run, llama: Path, plan: Path, subcomma
     out = ["-o", "-"] if subcommand in ("report", "trace") else []
     done = run(subcommand, llama, plan, *out)
     assert done.returncode == 0, done.stderr
+
+
+def test_explain_says_what_is_fetched_when(run: Run, llama: Path, plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    told = json.loads(run("explain", llama, plan, "--json").stdout)
+    (link,) = told["host_links"]
+    sent = [t for t in document["transfers"] if t["from"] == "host:0"]
+    assert link["fetches"] == len(sent) == len(told["fetches"])
+    assert link["fetching"] == sum(t["end"] - t["start"] for t in sent)
+    assert link["fetched"] == sum(fetch["bytes"] for fetch in told["fetches"])
+    starts = {o["name"]: o["start"] for o in document["operators"]}
+    for fetch in told["fetches"]:
+        assert fetch["end"] + fetch["early"] == starts[fetch["reader"]]
+        assert "during" not in fetch or starts[fetch["during"]] <= fetch["start"]
+    words = run("explain", llama, plan).stdout
+    busy = round(100 * link["fetching"] / document["makespan"])
+    assert f"for which the link is busy {busy}% of the step" in words
+    assert " is fetched during " in words
 
 
 def step_of(run: Run, llama: Path, memory: str, *more: str) -> int | None:
@@ -137,20 +156,32 @@ def test_where_nothing_fits_a_host_is_offered(run: Run, llama: Path) -> None:
     there = step_of(run, llama, "1x7GiB", "--residency", "auto") or 0
     assert there <= answer["step_with_host"] < 1.2 * there
     assert "of a host's memory it fits" in done.stderr
+    also = run("what-if", llama, "--cluster", "1x7GiB", "--only-these")
+    assert "of a host's memory it fits" in also.stdout
 
 
-# What is away and what runs again are chosen together.
+def test_activations_alone_are_a_reason_to_offer_a_host(run: Run, llama: Path) -> None:
+    path = llama.with_name("unet.json")
+    run("generate", "unet", "--batch", "4", "--precision", "bf16", "--device", "gpu=rtx4090",
+        "--training", "-o", path)  # fmt: skip
+    done = run("place", path, "--cluster", "1x1500MiB")
+    assert done.returncode == 3
+    assert "of a host's memory it fits" in done.stderr
+
+
+# What is away and what runs again are chosen together, unless second runs are refused.
 def test_second_runs_beside_fetches(run: Run, llama: Path) -> None:
     path = llama.with_name("both.json")
-    common = ("--cluster", "1x3GiB", *CARD[2:])
+    common = ("--cluster", "1x7GiB", *CARD[2:])
     steps = {}
     for name, options in {
-        "both": ("--residency", "auto", "--recompute", "auto", "-o", path),
-        "away": ("--residency", "auto"),
+        "both": ("--residency", "auto", "-o", path),
+        "away": ("--residency", "auto", "--recompute", "none"),
     }.items():
         done = run("place", llama, *common, "--json", *options)
         steps[name] = json.loads(done.stdout or path.read_text())["makespan"]
-    assert steps["both"] <= steps["away"]
+    assert steps["both"] < steps["away"]
+    assert json.loads(path.read_text())["recomputed"]
     assert run("verify", llama, path).returncode == 0
 
 

@@ -139,22 +139,13 @@ def in_count(number: int) -> str:
     return str(number)
 
 
-def _best(step: Step, setup: Setup, cluster: Cluster, budget: str | float) -> Plan | DoesNotFit:
-    """Plan with the host's memory, and without it but with second runs: the shorter step."""
-    ways = [(setup.without_host(cluster), {"recompute": "auto"})]
-    if any(device.kind == HOST for device in cluster.devices):
-        ways.insert(0, (cluster, {"residency": "auto"}))
-    best: Plan | DoesNotFit | None = None
-    for devices, way in ways:
-        try:
-            plan = place_graph(step.graph, devices, budget=budget, suggest=False, **way)  # type: ignore[arg-type]
-        except DoesNotFit as answer:
-            best = best or answer
-            continue
-        if not isinstance(best, Plan) or plan.makespan_ns < best.makespan_ns:
-            best = plan
-    assert best is not None
-    return best
+def _best(step: Step, cluster: Cluster, budget: str | float) -> Plan | DoesNotFit:
+    """Plan with second runs, and with the host's memory if there is one."""
+    way = "residency" if any(device.kind == HOST for device in cluster.devices) else "recompute"
+    try:
+        return place_graph(step.graph, cluster, budget=budget, suggest=False, **{way: "auto"})  # type: ignore[arg-type]
+    except DoesNotFit as answer:
+        return answer
 
 
 def _others(
@@ -175,7 +166,7 @@ def _others(
             continue
         if cluster is None:
             continue
-        plan = _best(step, setup, cluster, budget)
+        plan = _best(step, cluster, budget)
         found[name] = None
         if isinstance(plan, Plan):  # what is there need not be used
             found[name] = min(plan.makespan_ns, step_ns or plan.makespan_ns)
@@ -294,7 +285,7 @@ def estimate(
 
 
 def _answer(step: Step, setup: Setup, assumed: str, budget: str | float, compare: bool) -> Estimate:
-    plan = _best(step, setup, setup.cluster, budget)
+    plan = _best(step, setup.cluster, budget)
     others = _others(step, setup, budget, plan) if compare else {}
     told: dict[str, Any] = {
         "model": step.name,

@@ -79,15 +79,6 @@ class Setup:
         document.pop("name", None)
         return Cluster.from_json(json.dumps(document))
 
-    def without_host(self, cluster: Cluster) -> Cluster:
-        """Return a cluster's cards alone."""
-        document = json.loads(cluster.to_json())
-        gone = {HOST, *(d["name"] for d in document["devices"] if d["kind"] == HOST)}
-        document["devices"] = [d for d in document["devices"] if d["kind"] != HOST]
-        ends = [(link, {link.get("from"), link.get("to")}) for link in document["links"]]
-        document["links"] = [link for link, two in ends if not two & gone]
-        return self._changed(document)
-
     def with_host(self) -> Cluster:
         """Return the cluster with a host of ample memory, linked as each card's kind is."""
         document = json.loads(json.dumps(self._document))

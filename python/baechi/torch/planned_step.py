@@ -263,7 +263,7 @@ def graph_for(
 
 @stage("planning")
 def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches: int) -> Plan:
-    """Return a plan; with second runs only where none fits without, unless they are asked for."""
+    """Return a plan; with second runs only beside a host, where none fits, and if asked for."""
     options = asked.search.for_graph()
     if micro_batches > 1:
         options["micro_batches"] = micro_batches
@@ -272,12 +272,12 @@ def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches
     if store_of(cluster) is not None:
         options.setdefault("residency", "auto")
     recompute = asked.search.recompute
-    if recompute == "all":
-        return place_graph(graph.graph, cluster, recompute="all", **options)
+    if recompute != "auto":
+        return place_graph(graph.graph, cluster, recompute=recompute, **options)
     try:
         return place_graph(graph.graph, cluster, **options)
     except DoesNotFit as error:
-        if recompute == "none" or error.step_with_recomputation_ns is None:
+        if error.step_with_recomputation_ns is None:
             raise
     return place_graph(graph.graph, cluster, recompute="auto", **options)
 

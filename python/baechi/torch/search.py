@@ -20,7 +20,8 @@ class Search:
         method: One of `baechi.methods()`.
         budget: How long to search.
         recompute: Whether calls may run again in the backward, so that what they make need not be
-            held: "auto" where nothing fits without, "all" in whole regions, "none" never.
+            held: "auto" where nothing fits without, and beside a host's memory where the step is
+            shorter, "all" in whole regions, "none" never.
         seed: Of every random choice.
         granularity: "call" plans every call by itself, "module" all calls of a module together.
         nodes: With `paper=True` the calls of a module and their backward are one operator; modules

@@ -243,6 +243,7 @@ PlanExplanation explain_plan(const StepGraph& step, const Cluster& cluster, cons
   for (const std::vector<HeldMemory>& held : held_memory(graph, plan.schedule, moments))
     told.peaks.push_back(peak_of(graph, held));
   told.second_runs = second_run_facts(step, plan);
+  told.host = host_facts(step, cluster, plan);
   return told;
 }
 

@@ -16,6 +16,7 @@
 #include "baechi/schedule/plan.h"
 #include "baechi/simulate/critical_path.h"
 #include "baechi/simulate/held_memory.h"
+#include "baechi/study/fetch_facts.h"
 #include "baechi/study/second_run_facts.h"
 
 namespace baechi {
@@ -51,6 +52,7 @@ struct PlanExplanation {
   std::vector<DeviceId> full;       // devices whose peak leaves less than a twentieth free
   IdVector<DeviceId, DevicePeak> peaks;
   std::vector<SecondRunFacts> second_runs;  // what saves most first
+  HostFacts host;
 };
 
 // Requires a plan of this step on this cluster with the simulator's devices. Throws InputError for

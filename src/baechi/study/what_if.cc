@@ -12,6 +12,7 @@
 #include "baechi/cost/device_presets.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/plan/attempt/simulated_plan.h"
+#include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/plan/steps/step_request.h"
 #include "baechi/schedule/step_order.h"
@@ -333,6 +334,21 @@ class Dominance {
   const PlanRequest& request_;
 };
 
+// What a host would bring to the cluster as it is, where nothing fits.
+void tell_of_host(const GraphSizes& sizes, const Scenario& scenario, const PlanRequest& request,
+                  ScenarioRun& run) {
+  const std::vector<std::uint32_t> numbers = checked_numbers(sizes, request);
+  if (run.plan.has_value() || numbers.size() > 1) return;
+  Unplaceable answer;
+  try {
+    baechi::tell_of_host(micro_batch_of(sizes, request, numbers.front()), numbers.front(),
+                         Cluster(scenario.cluster), request, answer);
+  } catch (const InputError&) {  // a scenario that cannot be
+    return;
+  }
+  run.outcome.reason += answer.in_words();
+}
+
 }  // namespace
 
 std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterSpec& cluster,
@@ -383,6 +399,7 @@ std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
         !runs.empty(), [&] { return run_scenario(sizes, scenario, request, present); });
     if (!run.has_value()) break;
     runs.push_back(*std::move(run));
+    if (runs.size() == 1) tell_of_host(sizes, scenario, request, runs.front());
   }
   if (request.place.cancel == nullptr || !request.place.cancel->requested())
     Dominance(sizes, scenarios, request).settle(runs);

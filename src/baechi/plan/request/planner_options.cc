@@ -54,6 +54,16 @@ OneOf one_of(Value& into, const Rows& rows) {
   return field;
 }
 
+OneOf second_runs(PlanRequest& request) {
+  OneOf field = one_of(request.recompute, kRecomputeNames);
+  for (OneOf::Choice& choice : field.choices)
+    choice.take = [take = choice.take, &request] {
+      take();
+      request.recompute_is_given = true;
+    };
+  return field;
+}
+
 OneOf any_method(std::string& into) {
   OneOf field{.choices = {}, .now = into};
   const auto add = [&](std::string_view name, std::string_view summary) {
@@ -167,11 +177,10 @@ constexpr std::array kOptions{
                   .most = 1e12},
     PlannerOption{.name = "recompute",
                   .help = "Which operators of the forward pass run a second time before their "
-                          "backward needs them, so that memory need not hold what they make",
+                          "backward needs them, so that memory need not hold what they make; with "
+                          "residency auto it is auto unless given",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField {
-                    return one_of(r.recompute, kRecomputeNames);
-                  }},
+                  .field = [](PlanRequest& r) -> OptionField { return second_runs(r); }},
     PlannerOption{
         .name = "residency",
         .help = "Which tensors the cluster's host keeps while no device reads them: "

@@ -55,6 +55,7 @@ struct PlanRequest {
   // For make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
   AwayChoice residency = AwayChoice::kNone;  // the same
+  bool recompute_is_given = false;           // else kAuto where residency is: what is best of all
   bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};

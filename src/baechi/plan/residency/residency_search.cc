@@ -22,7 +22,7 @@ constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<double, 5> kUnitParts{0.0, 0.2, 0.4, 0.6, 0.8};
 constexpr std::size_t kLead = 6;  // and of the best choice these:
 constexpr std::array<std::size_t, 3> kOtherLeads{0, 12, 24};
-constexpr std::array<double, 2> kAccounts{0.7, 0.5};  // parts of the memory that are planned with
+constexpr std::array<double, 2> kLess{0.7, 0.5};  // parts of the memory, as on such devices
 constexpr std::array<double, 3> kLateUnits{0.0, 0.4, 0.8};
 constexpr int kHalvings = 2;
 constexpr int kRounds = 5;  // of replays that correct the account of one choice
@@ -77,14 +77,16 @@ class Search {
         cancel_(cancel) {}
 
   // How good it looks.
-  FoundResidency try_start(const ResidencyStart& start) {
+  FoundResidency try_start(const ResidencyStart& start, std::size_t number) {
+    number_ = number;
     best_parts_ = {0, 0};
     here_.reset();
     for (const auto& [units, keep] : kFirstParts) try_parts(start, units, keep, kLead);
     return *here_;
   }
 
-  void try_all_parts(const ResidencyStart& start) {
+  void try_all_parts(const ResidencyStart& start, std::size_t number) {
+    number_ = number;
     here_.reset();
     const bool many = costs_.graph().num_ops() > kManyOps;
     for (std::size_t u = 0; u < kUnitParts.size(); u += many ? 2 : 1)
@@ -92,17 +94,20 @@ class Search {
         if (kKeepParts[k] >= kUnitParts[u] &&
             !try_parts(start, kUnitParts[u], kKeepParts[k], kLead))
           try_parts(start, kUnitParts[u], kKeepParts[k], 0);
-    // As on smaller devices: more memory is then never worse than that much less.
-    for (const double account : kAccounts)
+    // As on smaller devices: more memory is then hardly ever worse than that much less.
+    for (const double memory : kLess)
       for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 3 : 1)
-        try_parts(start, 0, kKeepParts[k], kLead, account);
+        try_parts(start, 0, kKeepParts[k], kLead, memory);
     for (const double units : kLateUnits)
       for (const double keep : {0.9, 1.0}) try_parts(start, units, keep, kLead, 1.0, true);
     const auto [units, keep] = best_parts_;
     for (const std::size_t lead : kOtherLeads) try_parts(start, units, keep, lead);
   }
 
-  void try_nothing_kept(const ResidencyStart& start) { try_parts(start, 0, 0, 0); }
+  void try_nothing_kept(const ResidencyStart& start, std::size_t number) {
+    number_ = number;
+    try_parts(start, 0, 0, 0);
+  }
 
   // In an order that a file can tell.
   std::optional<FoundResidency> take() && {
@@ -117,33 +122,40 @@ class Search {
 
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
   bool try_parts(const ResidencyStart& given, double units, double keep, std::size_t lead,
-                 double account = 1.0, bool late = false) {
+                 double memory = 1.0, bool late = false) {
     ResidencyPrefer prefer{lead, units, keep, late,
                            IdVector<DeviceId, Bytes>(costs_.cluster().num_devices())};
     for (const DeviceId device : costs_.cluster().devices())
       prefer.memory[device] = Bytes(static_cast<std::int64_t>(
-          static_cast<double>(costs_.cluster()[device].capacity.count()) * account));
+          static_cast<double>(costs_.cluster()[device].capacity.count()) * memory));
+    const IdVector<DeviceId, Bytes> there = prefer.memory;
     ResidencyStart start = given;
     std::optional<IdVector<DeviceId, Bytes>> fitting, too_much;
     for (int round = 0; round < kRounds && !stopped(); ++round) {
-      const bool fits = try_once(start, prefer);
+      const bool fits = try_once(start, prefer, there);
       (fits ? fitting : too_much) = prefer.memory;
       if (fits && round > 1) break;
       if (fits) continue;
-      for (const DeviceId device : costs_.cluster().devices())
-        prefer.memory[device] -= std::min(prefer.memory[device], excess_[device]);
+      for (const DeviceId device : costs_.cluster().devices()) {
+        const Bytes excess = peaks_[device] - std::min(peaks_[device], there[device]);
+        prefer.memory[device] -= std::min(prefer.memory[device], excess);
+      }
     }
     for (int round = 0; round < kHalvings && fitting.has_value() && too_much.has_value(); ++round) {
       for (const DeviceId device : costs_.cluster().devices())
         prefer.memory[device] = Bytes(((*fitting)[device] + (*too_much)[device]).count() / 2);
-      (try_once(start, prefer) ? fitting : too_much) = prefer.memory;
+      (try_once(start, prefer, there) ? fitting : too_much) = prefer.memory;
     }
     return fitting.has_value();
   }
 
-  bool try_once(ResidencyStart& start, const ResidencyPrefer& prefer) {
+  // Whether it fits so much memory.
+  bool try_once(ResidencyStart& start, const ResidencyPrefer& prefer,
+                const IdVector<DeviceId, Bytes>& there) {
     FoundResidency found = replay(start, prefer);
-    const bool fits = found.fits;
+    const bool fits = std::ranges::all_of(costs_.cluster().devices(), [&](DeviceId device) {
+      return peaks_[device] <= there[device];
+    });
     if (!here_.has_value() || found.better_than(*here_)) {
       here_ = found;
       best_parts_ = {prefer.units, prefer.keep};
@@ -178,6 +190,7 @@ class Search {
   FoundResidency replay(ResidencyStart& start, const ResidencyPrefer& prefer) {
     const OpGraph& graph = costs_.graph();
     FoundResidency found;
+    found.start = number_;
     found.residency = choose_residency(problem_, start, units_, prefer);
     const OpGraph step = residing(problem_.step, found.residency);
     const CostModel costs(step, costs_.cluster());
@@ -207,14 +220,13 @@ class Search {
     found.makespan = makespan;
     found.fits = true;
     found.over = Bytes(0);
-    excess_.assign(costs_.cluster().num_devices(), Bytes(0));
+    peaks_ = peaks;
     for (const DeviceId device : costs_.cluster().devices()) {
       const Bytes capacity = costs_.cluster()[device].capacity;
       if (peaks[device] <= capacity) continue;
       found.fits = false;
-      excess_[device] = peaks[device] - capacity;
-      if (excess_[device] <= found.over) continue;
-      found.over = excess_[device];
+      if (peaks[device] - capacity <= found.over) continue;
+      found.over = peaks[device] - capacity;
       found.step_needs = peaks[device];
     }
   }
@@ -244,7 +256,8 @@ class Search {
   const CostModel& costs_;
   std::vector<StoredUnit> units_;
   const CancelFlag* cancel_;
-  IdVector<DeviceId, Bytes> excess_;
+  std::size_t number_ = 0;                      // of the start
+  IdVector<DeviceId, Bytes> peaks_;             // of what was measured last
   IdVector<OpId, bool> on_store_;               // of the step that is replayed
   std::optional<FoundResidency> here_;          // the best of one start,
   std::pair<double, double> best_parts_{0, 0};  // and its parts
@@ -263,20 +276,20 @@ std::optional<FoundResidency> find_residency(const ResidencyProblem& problem,
   if (starts.empty()) return std::nullopt;
   Search search(problem, starts.front().store, cancel);
   if (effort == ResidencyEffort::kAll) {
-    for (const ResidencyStart& start : starts) search.try_nothing_kept(start);
+    for (std::size_t i = 0; i < starts.size(); ++i) search.try_nothing_kept(starts[i], i);
     return std::move(search).take();
   }
   std::size_t best = 0;
   if (starts.size() > 1 || effort == ResidencyEffort::kFew) {
     std::optional<FoundResidency> of_best;
     for (std::size_t i = 0; i < starts.size(); ++i) {
-      FoundResidency found = search.try_start(starts[i]);
+      FoundResidency found = search.try_start(starts[i], i);
       if (of_best.has_value() && !found.better_than(*of_best)) continue;
       of_best = std::move(found);
       best = i;
     }
   }
-  if (effort == ResidencyEffort::kMany) search.try_all_parts(starts[best]);
+  if (effort == ResidencyEffort::kMany) search.try_all_parts(starts[best], best);
   return std::move(search).take();
 }
 

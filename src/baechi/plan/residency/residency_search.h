@@ -2,6 +2,7 @@
 // Residencies for placements and orders that there are, compared on the replay. Beyond the paper.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -22,6 +23,7 @@ struct FoundResidency {
   Bytes over;        // what the fullest device lacks
   Bytes step_needs;  // what that one holds
   Bytes store_needs;
+  std::size_t start = 0;  // of those that were given
 
   // Fits rather than not, then the shorter.
   bool better_than(const FoundResidency& other) const;

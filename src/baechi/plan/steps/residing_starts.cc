@@ -90,16 +90,8 @@ std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
   const Cluster devices = without_store(costs.cluster(), store);
-  std::vector<SequenceOfOne> found;
-  if (devices.num_devices() == 1) {
-    const DeviceId device(store.index() == 0 ? 1 : 0);
-    for (const OpId op : graph.ops())
-      if (!costs.may_run(op, device)) return found;
-    const auto order = graph.topological_order();
-    found.push_back(
-        {Placement(graph.num_ops(), device), std::vector<OpId>(order.begin(), order.end())});
-    return found;
-  }
+  std::vector<SequenceOfOne> found = starts_in_parts(costs);
+  if (devices.num_devices() == 1) return found;
   PlanRequest request = asked;
   request.bounds = false;
   request.suggest = false;

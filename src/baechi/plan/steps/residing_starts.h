@@ -8,18 +8,12 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/residency/residency_choice.h"
+#include "baechi/plan/steps/starts_in_parts.h"
 
 namespace baechi {
 
-// One micro-batch: nothing is on the store.
-struct SequenceOfOne {
-  Placement device;
-  std::vector<OpId> sequence;  // topological
-};
-
 // Of plans of so many micro-batches for all devices but the store: as if they had room for everything, and as if they had just as
-// many times their memory as the step takes, so that all of them hold something. With one device it is
-// the graph's own order.
+// many times their memory as the step takes, so that all of them hold something; and in parts.
 std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
                                             const PlanRequest& request);
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,15 +15,13 @@
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/cost/device_presets.h"
-#include "baechi/graph/recomputation.h"
 #include "baechi/graph/residency.h"
 #include "baechi/plan/attempt/simulated_plan.h"
-#include "baechi/plan/recompute/recompute_search.h"
-#include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/residency/residency_bounds.h"
 #include "baechi/plan/residency/residency_search.h"
-#include "baechi/plan/steps/residing_starts.h"
+#include "baechi/plan/steps/residing_search.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_variables.h"
 
@@ -32,7 +29,6 @@ namespace baechi {
 namespace {
 
 constexpr const char* kMethod = "residency";
-constexpr std::size_t kChoices = 4;  // of second runs, beside none
 
 void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request) {
   const auto refuse = [](const std::string& why) { throw OptionError("residency", why); };
@@ -83,121 +79,7 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
          " fetched (" + part(fetching) + ")";
 }
 
-// For these second runs: the step, and what is best kept away in it.
-struct Variant {
-  std::vector<Recomputation> again;
-  std::unique_ptr<Unrolled> step;  // before anything is away
-  std::unique_ptr<CostModel> costs;
-  std::vector<ResidencyStart> starts;
-  std::optional<FoundResidency> found;
-
-  ResidencyProblem problem() const { return {*step, *costs}; }
-};
-
-class Planning {
- public:
-  Planning(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-           const PlanRequest& request)
-      : graph_(graph),
-        micro_batches_(micro_batches),
-        cluster_(cluster),
-        request_(request),
-        costs_(graph, cluster),
-        runs_(graph) {
-    request_.residency = AwayChoice::kNone;
-    request_.recompute = Recompute::kNone;
-    request_.bounds = false;
-    request_.suggest = false;
-    request_.watch = nullptr;
-  }
-
-  std::vector<NamedBound> bounds() const {
-    const Unrolled step = unroll(graph_, micro_batches_);
-    return residency_bounds({step, CostModel(step.graph, cluster_)});
-  }
-
-  // All tries without second runs, so that those make nothing longer; a few with each choice of them, and all
-  // with the best of these.
-  std::optional<Variant> best(Recompute recompute, ResidencyEffort asked) {
-    sequences_ = sequences_of_one(costs_, micro_batches_, request_);
-    const std::vector<IdVector<OpId, bool>> choices = choices_of(recompute);
-    std::optional<Variant> best = found_for(choices.front(), asked), again;
-    if (choices.size() == 1) return best;
-    for (std::size_t i = 1; i < choices.size(); ++i) {
-      std::optional<Variant> variant = found_for(choices[i], ResidencyEffort::kFew);
-      if (variant.has_value() && (!again.has_value() || variant->found->better_than(*again->found)))
-        again = std::move(variant);
-    }
-    if (!again.has_value()) return best;
-    auto found = find_residency(again->problem(), again->starts, asked, cancel());
-    if (found.has_value() && found->better_than(*again->found)) again->found = std::move(found);
-    return best.has_value() && !again->found->better_than(*best->found) ? std::move(best)
-                                                                        : std::move(again);
-  }
-
- private:
-  std::optional<Variant> found_for(const IdVector<OpId, bool>& chosen, ResidencyEffort effort) {
-    Variant variant = variant_of(chosen);
-    variant.found = find_residency(variant.problem(), variant.starts, effort, cancel());
-    if (!variant.found.has_value()) return std::nullopt;
-    return variant;
-  }
-
-  const CancelFlag* cancel() const { return request_.place.cancel; }
-
-  std::vector<IdVector<OpId, bool>> choices_of(Recompute recompute) const {
-    const IdVector<OpId, bool> none(graph_.num_ops());
-    if (recompute == Recompute::kNone || !runs_.any()) return {none};
-    const RecomputeSearch search(costs_, runs_, request_, 0);
-    if (recompute == Recompute::kAll) return {search.all()};
-    std::vector<IdVector<OpId, bool>> choices = search.from_few_to_all(kChoices);
-    choices.insert(choices.begin(), none);
-    return choices;
-  }
-
-  Variant variant_of(const IdVector<OpId, bool>& chosen) const {
-    Variant variant;
-    std::vector<SequenceOfOne> ones;
-    for (const SequenceOfOne& sequence : sequences_) {
-      SecondRuns::Placed placed = runs_.in(sequence.sequence, chosen);
-      if (!ones.empty() && placed.again != variant.again) continue;  // those of the first
-      variant.again = std::move(placed.again);
-      ones.push_back({sequence.device, std::move(placed.sequence)});
-      for (const Recomputation& again : variant.again)
-        ones.back().device.push_back(sequence.device[again.op]);
-    }
-    variant.step =
-        std::make_unique<Unrolled>(unroll(recomputing(graph_, variant.again), micro_batches_));
-    variant.costs = std::make_unique<CostModel>(variant.step->graph, cluster_);
-    for (const SequenceOfOne& one : ones)
-      for (const InGroups& grouping : groupings())
-        variant.starts.push_back(start_in_groups(variant.problem(), one, grouping));
-    return variant;
-  }
-
-  std::vector<InGroups> groupings() const {
-    if (micro_batches_ == 1) return {{}};
-    Bytes least = cluster_[DeviceId(0)].capacity;
-    for (const DeviceId device : cluster_.devices())
-      least = std::min(least, cluster_[device].capacity);
-    std::vector<InGroups> all;
-    for (const std::uint32_t parts : {1U, 2U, micro_batches_})
-      if (micro_batches_ % parts == 0 && (parts < micro_batches_ || all.size() < 2 * parts))
-        for (const std::int64_t part : {32, 8})
-          all.push_back({micro_batches_ / parts, Bytes(least.count() / part)});
-    return all;
-  }
-
-  const OpGraph& graph_;
-  const std::uint32_t micro_batches_;
-  const Cluster& cluster_;
-  PlanRequest request_;
-  const CostModel costs_;
-  const SecondRuns runs_;
-  std::vector<SequenceOfOne> sequences_;
-};
-
-StepPlan told(const OpGraph& graph, const Cluster& cluster, Variant& variant) {
+StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant) {
   StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found->residency), Plan{}};
   const CostModel costs(made.step.graph, cluster);
   Plan plan = plan_of(costs, variant.found->placed, kMethod, false);
@@ -211,6 +93,12 @@ StepPlan told(const OpGraph& graph, const Cluster& cluster, Variant& variant) {
   plan.notes.push_back(in_words(costs.graph(), plan, cluster));
   made.result = std::move(plan);
   return made;
+}
+
+std::vector<NamedBound> bounds_of(const OpGraph& graph, std::uint32_t micro_batches,
+                                  const Cluster& cluster) {
+  const Unrolled step = unroll(graph, micro_batches);
+  return residency_bounds({step, CostModel(step.graph, cluster)});
 }
 
 constexpr double kToTell = 0.1;              // part of the budget
@@ -255,13 +143,15 @@ void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Clust
   if (!waits) return;  // nothing that a host could keep for long
   PlanRequest request = asked;
   request.budget *= kToTell;
-  request.recompute = Recompute::kNone;
+  const Recompute again = why_no_recompute(asked).empty() ? Recompute::kAuto : Recompute::kNone;
   const std::optional<Cluster> more = with_host(cluster);
   if (!more.has_value()) return;
   try {
     check(graph, *more, request);
-    Planning planning(graph, micro_batches, *more, request);
-    const std::optional<Variant> best = planning.best(Recompute::kNone, ResidencyEffort::kFew);
+    std::optional<ResidingVariant> best =
+        best_residing(graph, micro_batches, *more, request, again, ResidencyEffort::kFew);
+    if (best.has_value() && !best->found->fits)
+      best = best_residing(graph, micro_batches, *more, request, again, ResidencyEffort::kAll);
     if (!best.has_value() || !best->found->fits) return;
     answer.step_with_host = best->found->makespan;
     answer.host_needs = best->found->store_needs;
@@ -280,14 +170,14 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   Plan* other = std::get_if<Plan>(&without.result);
   const auto begin = std::chrono::steady_clock::now();
   const bool all = request.residency == AwayChoice::kAll;
-  Planning planning(graph, micro_batches, cluster, request);
-  std::optional<Variant> best =
-      planning.best(request.recompute, all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
+  std::optional<ResidingVariant> best =
+      best_residing(graph, micro_batches, cluster, request, request.recompute,
+                    all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
   const bool fits = best.has_value() && best->found->fits;
   const bool better =
       fits && (other == nullptr || all || best->found->makespan < other->makespan());
   const std::vector<NamedBound> bounds =
-      request.bounds ? planning.bounds() : std::vector<NamedBound>{};
+      request.bounds ? bounds_of(graph, micro_batches, cluster) : std::vector<NamedBound>{};
   if (!better && other != nullptr && !all) {
     other->bounds = bounds;
     return without;

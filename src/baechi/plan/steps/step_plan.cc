@@ -19,6 +19,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/recompute/recompute_plan.h"
+#include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/steps/recompute_steps.h"
@@ -126,6 +127,12 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
   }
 }
 
+// Whether what would stay on a device may be away or made again, whichever is best.
+bool keeps_or_repeats(const OpGraph& graph, const PlanRequest& asked) {
+  return asked.residency == AwayChoice::kAuto && !asked.recompute_is_given && !asked.improvements &&
+         why_no_recompute(asked).empty() && SecondRuns(graph).any();
+}
+
 std::string words(std::uint32_t number) {
   return std::to_string(number) + (number == 1 ? " micro-batch" : " micro-batches");
 }
@@ -208,7 +215,8 @@ OfNumbers plan_numbers(const GraphOf& graph_of, std::span<const std::uint32_t> n
 StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
                         const PlanRequest& given, PlanTimes* times) {
   BAECHI_ASSERT(!sizes.empty(), "there is a graph");
-  const PlanRequest asked = given.paper ? as_the_paper(given) : given;
+  PlanRequest asked = given.paper ? as_the_paper(given) : given;
+  if (keeps_or_repeats(sizes.front(), asked)) asked.recompute = Recompute::kAuto;
   const std::vector<std::uint32_t> numbers = checked_numbers(sizes, asked);
   const bool marks = sizes.front().marks_steps(), divided = asked.mini_batch.has_value();
   const std::optional<std::int64_t> size = sizes.front().batch_size();

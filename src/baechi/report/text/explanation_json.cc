@@ -79,6 +79,7 @@ class PlanJson {
     for (const DeviceId device : told_.peaks.keys()) write_device(device);
     json_.end_array();
     write_second_runs();
+    write_host();
     json_.end_object();
     json_.finish();
   }
@@ -104,6 +105,41 @@ class PlanJson {
       json_.end_object();
     }
     json_.end_array();
+  }
+
+  void write_host() {
+    if (told_.host.links.empty()) return;
+    json_.key("host_links");
+    json_.begin_array();
+    for (const LinkFacts& link : told_.host.links) {
+      json_.begin_object(Layout::kInline);
+      json_.field("device", cluster_[link.device].name);
+      json_.field("fetches", static_cast<std::int64_t>(link.fetches));
+      json_.field("fetched", link.fetched.count());
+      json_.field("fetching", link.fetching.count());
+      json_.field("puts", static_cast<std::int64_t>(link.puts));
+      json_.field("put", link.put.count());
+      json_.field("putting", link.putting.count());
+      json_.end_object();
+    }
+    json_.end_array();
+    json_.key("fetches");
+    json_.begin_array();
+    for (const FetchFacts& fetch : told_.host.fetches) write_fetch(fetch);
+    json_.end_array();
+  }
+
+  void write_fetch(const FetchFacts& fetch) {
+    json_.begin_object(Layout::kInline);
+    json_.field("operator", graph_[fetch.of].name);
+    json_.field("device", cluster_[fetch.device].name);
+    json_.field("bytes", fetch.bytes.count());
+    json_.field("start", fetch.start.count());
+    json_.field("end", fetch.end.count());
+    if (fetch.during.has_value()) json_.field("during", graph_[*fetch.during].name);
+    json_.field("reader", graph_[fetch.reader].name);
+    json_.field("early", fetch.early.count());
+    json_.end_object();
   }
 
   void write_times() {

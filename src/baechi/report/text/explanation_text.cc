@@ -48,7 +48,7 @@ class PlanText {
     return "step " + short_text(plan_.makespan()) + order_words(plan_) + ", " + bottleneck_words() +
            "\n" + times_words() + gap_words() + "\n" +
            (pipeline_ == nullptr ? "" : pipeline_text(plan_, *pipeline_) + "\n") + path_table() +
-           "\n" + memory_table() + second_runs_words() + full_words();
+           "\n" + memory_table() + second_runs_words() + host_words() + full_words();
   }
 
  private:
@@ -259,6 +259,30 @@ class PlanText {
     text += " not held for " + of_step(mean) + (number > 1 ? " each" : "") + ", for ";
     if (number > 1) text += std::to_string(number) + " x ";
     return text + short_text(run.time) + " of computing\n";
+  }
+
+  std::string host_words() const {
+    if (told_.host.links.empty()) return "";
+    std::string text = "\n";
+    for (const LinkFacts& link : told_.host.links)
+      text += plan_.residency.store + " sends " + device_name(cluster_, link.device) + " " +
+              short_text(link.fetched) + " in " + std::to_string(link.fetches) + " fetches" +
+              ", for which the link is busy " +
+              share_text(link.fetching.count(), plan_.makespan().count()) +
+              " of the step, and gets " + short_text(link.put) + ", " +
+              share_text(link.putting.count(), plan_.makespan().count()) + "\n";
+    if (!told_.host.fetches.empty()) text += "what comes latest\n";
+    constexpr std::size_t kMostFetches = 5;
+    for (std::size_t i = 0; i < std::min(kMostFetches, told_.host.fetches.size()); ++i)
+      text += fetch_words(told_.host.fetches[i]);
+    return text;
+  }
+
+  std::string fetch_words(const FetchFacts& fetch) const {
+    return "  " + quoted(fetch.of) + " (" + short_text(fetch.bytes) + ") is fetched " +
+           (fetch.during.has_value() ? "during " + quoted(*fetch.during) : "at the start") +
+           ", in " + short_text(fetch.end - fetch.start) + ", and is there " +
+           short_text(fetch.early) + " before " + quoted(fetch.reader) + "\n";
   }
 
   std::string full_words() const {

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is kept away and what runs again, chosen together. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph.h"
+#include "baechi/graph/recomputation.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/plan/request/request.h"
+#include "baechi/plan/residency/residency_search.h"
+
+namespace baechi {
+
+// For these second runs: the step, and what is best kept away in it.
+struct ResidingVariant {
+  std::vector<Recomputation> again;
+  std::unique_ptr<Unrolled> step;  // before anything is away
+  std::unique_ptr<CostModel> costs;
+  std::vector<ResidencyStart> starts;
+  std::vector<std::size_t> which;  // they are, of all sequences in all groupings
+  std::optional<FoundResidency> found;
+
+  ResidencyProblem problem() const { return {*step, *costs}; }
+};
+
+// Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request, neither what
+// it says of residency nor of second runs counts: with kFew there are fewer choices of these.
+std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
+                                             const Cluster& cluster, const PlanRequest& request,
+                                             Recompute recompute, ResidencyEffort effort);
+
+}  // namespace baechi

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Placements that cut a graph into consecutive parts, one for each device. Beyond the paper.
+#pragma once
+
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/schedule/schedule.h"
+
+namespace baechi {
+
+// One micro-batch: nothing is on the store.
+struct SequenceOfOne {
+  Placement device;
+  std::vector<OpId> sequence;  // topological
+};
+
+// For all devices but the store, for the fastest and those as fast, and for the fastest alone: each has as
+// large a part of the forward operators' bytes as of the memory of all; backward operators and updates follow.
+std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs);
+
+}  // namespace baechi

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps over budgets beside a host: what auto may never be worse than.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "baechi/base/random.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/recosted.h"
+#include "baechi/plan/steps/step_plan.h"
+#include "unit/simulate/small_clusters.h"
+
+namespace baechi::testing {
+namespace {
+
+constexpr std::size_t kLayers = 5;
+
+// A chain of layers, their gradients and updates, which a host may run. Activations or weights are large, by
+// the seed.
+OpGraph layers(std::uint64_t seed) {
+  Random random(seed ^ 0x10ca1);
+  const auto draw = [&](std::size_t least, std::size_t most) {
+    return static_cast<std::int64_t>(least + random.below(most - least + 1));
+  };
+  OpGraphBuilder builder("layers");
+  const std::size_t large = seed % 2 == 0 ? 80 : 20;
+  std::vector<OpId> weights, forward, backward;
+  std::vector<Bytes> bytes;
+  const auto add = [&](const std::string& name, bool back, bool update) {
+    const OpId op = builder.add_operator({.name = name, .backward = back, .per_step = update});
+    builder.set_time(op, "gpu", Time(draw(20, 80)));
+    return op;
+  };
+  for (std::size_t i = 0; i < kLayers; ++i) {
+    const std::string number = std::to_string(i);
+    weights.push_back(
+        builder.add_operator({.name = "w" + number, .per_step = true, .variable = true}));
+    bytes.emplace_back(draw(10, 120 - large));
+    builder.add_output(weights[i], bytes[i]);
+    forward.push_back(add("f" + number, false, false));
+    builder.add_output(forward[i], Bytes(draw(10, large)));
+    builder.connect(*builder.output(weights[i], 0), forward[i]);
+    if (i > 0) builder.connect(*builder.output(forward[i - 1], 0), forward[i]);
+  }
+  std::optional<OpId> behind;
+  for (std::size_t i = kLayers; i-- > 0; behind = backward.back()) {
+    const std::string number = std::to_string(i);
+    backward.push_back(add("b" + number, true, false));
+    const OpId back = backward.back();
+    builder.set_forward(back, forward[i]);
+    builder.add_output(back, bytes[i]);
+    builder.add_output(back, Bytes(10));
+    builder.connect(*builder.output(weights[i], 0), back);
+    builder.connect(*builder.output(i == 0 ? forward[i] : forward[i - 1], 0), back);
+    if (behind.has_value()) builder.connect(*builder.output(*behind, 1), back);
+    const OpId update = add("u" + number, true, true);
+    builder.set_time(update, "host", Time(draw(20, 80)));
+    builder.connect(*builder.output(weights[i], 0), update);
+    builder.connect(*builder.output(back, 0), update);
+  }
+  return std::move(builder).build();
+}
+
+std::optional<Time> step_of(const OpGraph& graph, const Cluster& cluster, AwayChoice residency,
+                            Recompute recompute = Recompute::kNone) {
+  PlanRequest request{.budget = 0.005};
+  request.residency = residency;
+  request.recompute = recompute;
+  request.bounds = request.suggest = false;
+  std::vector<OpGraph> sizes;
+  sizes.push_back(recosted(graph, {}));
+  const StepPlan made = make_step_plan(std::move(sizes), cluster, request);  // verified there
+  const Plan* plan = std::get_if<Plan>(&made.result);
+  if (plan == nullptr) return std::nullopt;
+  return plan->makespan();
+}
+
+Cluster four_unequal(const Cluster& one) {
+  ClusterSpec spec = one.spec();
+  for (const std::size_t i : {1U, 2U, 3U}) {
+    spec.devices.push_back(spec.devices.front());
+    spec.devices.back().name = "gpu:" + std::to_string(i);
+    if (i == 1) continue;
+    spec.devices.back().capacity = Bytes(spec.devices.front().capacity.count() * 3 / 4);
+    spec.devices.back().speed = Speed(kFullSpeed.count() / 2);
+  }
+  return Cluster(std::move(spec));
+}
+
+double ratio(Time a, Time b) {
+  return static_cast<double>(a.count()) / static_cast<double>(b.count());
+}
+
+TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor than on less") {
+  int fits = 0, alone = 0;
+  double longest = 0, four = 0;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    std::optional<Time> less;
+    for (const std::int64_t capacity : {200, 260, 340, 600}) {
+      CAPTURE(seed);
+      CAPTURE(capacity);
+      const OpGraph graph = layers(seed);
+      const Cluster cluster = gpu_and_host(Bytes(capacity), Bytes(10'000));
+      const std::optional<Time> step = step_of(graph, cluster, AwayChoice::kAuto);
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kAuto}) {
+        const std::optional<Time> other = step_of(graph, cluster, AwayChoice::kNone, recompute);
+        if (!other.has_value()) continue;
+        REQUIRE(step.has_value());
+        CHECK(*step <= *other);
+      }
+      if (!step.has_value()) continue;
+      ++fits;
+      const std::optional<Time> of_four = step_of(graph, four_unequal(cluster), AwayChoice::kAuto);
+      REQUIRE(of_four.has_value());
+      four = std::max(four, ratio(*of_four, *step));
+      alone += *of_four == *step ? 1 : 0;
+      if (less.has_value()) longest = std::max(longest, ratio(*step, *less));
+      less = step;
+    }
+  }
+  MESSAGE(fits << " fit; on more memory at most " << longest << " times as long; on four devices "
+               << four << ", as long in " << alone);
+  REQUIRE(fits > 12);
+  CHECK(longest <= 1.0);
+  CHECK(four <= 1.0);
+}
+
+}  // namespace
+}  // namespace baechi::testing
