@@ -34,7 +34,7 @@ ALLOWED = {
     "verify": "base graph cluster schedule",
     "bounds": "base graph cost schedule",
     "place": "base graph cost schedule",
-    "place/list": "base lp cluster cost schedule place",
+    "place/list": "base lp cluster cost schedule simulate place",
     "place/fill": "base cost schedule place",
     "place/chain": "base graph cost simulate optimize place",
     "place/partition": "base cost simulate optimize place",

@@ -94,6 +94,13 @@ void BelievedMemory::free_later(DeviceId device, Time at, Bytes bytes) {
   if (policy_ == MemoryPolicy::kLive && bytes > Bytes(0)) frees_[device].push({at, bytes});
 }
 
+Bytes BelievedMemory::free_by(DeviceId device, Time now) const {
+  Bytes bytes;
+  for (const Free& free : frees_[device].all())
+    if (free.at <= now) bytes += free.bytes;
+  return bytes;
+}
+
 void BelievedMemory::advance(DeviceId device, Time now) {
   auto& frees = frees_[device];
   while (!frees.empty() && frees.top().at <= now) {

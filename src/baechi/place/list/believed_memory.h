@@ -40,6 +40,8 @@ class BelievedMemory {
   void add_copy(DeviceId device, Bytes size) { used_[device] += size; }
   // Remembers that `bytes` will be free from `at` on. Ignored by kReserve.
   void free_later(DeviceId device, Time at, Bytes bytes);
+  // What advance() would let go of.
+  Bytes free_by(DeviceId device, Time now) const;
   // Lets go of everything that is free by `now`.
   void advance(DeviceId device, Time now);
 
@@ -53,6 +55,9 @@ class BelievedMemory {
     Time at;
     Bytes bytes;
     friend bool operator>(const Free& a, const Free& b) { return a.at > b.at; }
+  };
+  struct Frees : std::priority_queue<Free, std::vector<Free>, std::greater<>> {
+    const std::vector<Free>& all() const { return c; }
   };
   struct GroupNeed {
     Bytes permanent, outputs;
@@ -68,7 +73,7 @@ class BelievedMemory {
   IdVector<DeviceId, Bytes> used_;
   IdVector<DeviceId, Bytes> headroom_;
   IdVector<DeviceId, Bytes> temporary_;  // kReserve: the largest of what is placed
-  IdVector<DeviceId, std::priority_queue<Free, std::vector<Free>, std::greater<>>> frees_;
+  IdVector<DeviceId, Frees> frees_;
   std::uint64_t num_frees_ = 0;
 };
 

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Beyond the paper: earliest finish by upward rank, HEFT (Topcuoglu, Hariri and Wu 2002), for
 // devices that are not equal. m-ETF takes the operator that can start first; this one the operator
-// that most waits for, wherever it is done first, into a gap if one is left.
+// that most waits for, wherever it is done first, into a gap if one is left. A plan that would run
+// out of memory gives way to one with an account of what is held.
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "baechi/base/cancel.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/list/believed_memory.h"
+#include "baechi/place/list/heft_by_account.h"
 #include "baechi/place/list/suppliers.h"
 #include "baechi/place/list/transfer_times.h"
 #include "baechi/place/placer.h"
+#include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
 namespace {
@@ -69,9 +73,8 @@ IdVector<OpId, double> upward_ranks(const CostModel& costs) {
 }
 
 // Parents go first: they have at least the rank of their children, and the earlier place.
-std::vector<OpId> by_rank(const CostModel& costs) {
+std::vector<OpId> by_rank(const CostModel& costs, const IdVector<OpId, double>& rank) {
   const auto order = costs.graph().topological_order();
-  const IdVector<OpId, double> rank = upward_ranks(costs);
   std::vector<OpId> sorted(order.begin(), order.end());
   std::ranges::stable_sort(sorted, [&](OpId a, OpId b) { return rank[a] > rank[b]; });
   return sorted;
@@ -81,11 +84,13 @@ constexpr std::ptrdiff_t kMostGaps = 1024;  // that are looked at for one operat
 
 class Heft {
  public:
-  Heft(const CostModel& costs, const AllowedDevices& allowed, const PlaceOptions& options)
+  Heft(const CostModel& costs, const AllowedDevices& allowed, const PlaceOptions& options,
+       const IdVector<OpId, double>& rank)
       : costs_(costs),
         graph_(costs.graph()),
         allowed_(allowed),
         options_(options),
+        order_(by_rank(costs, rank)),
         transfer_times_(costs),
         memory_(costs, options.memory, options.headroom),
         supplier_(find_suppliers(costs)),
@@ -94,9 +99,8 @@ class Heft {
         lines_(costs.cluster().num_devices()) {}
 
   PlaceResult run() {
-    const std::vector<OpId> order = by_rank(costs_);
     for (const bool suppliers : {false, true})  // of what reads them, then those that nobody reads
-      for (const OpId op : order) {
+      for (const OpId op : order_) {
         if (supplier_[op] != suppliers || slots_[op].placed) continue;
         const std::optional<DeviceId> device = best_device(op);
         if (!device.has_value()) return DoesNotFit{op, least_short_.value_or(Bytes(0))};
@@ -237,6 +241,7 @@ class Heft {
   const OpGraph& graph_;
   const AllowedDevices& allowed_;
   const PlaceOptions& options_;
+  const std::vector<OpId> order_;
   TransferTimes transfer_times_;
   BelievedMemory memory_;
   IdVector<OpId, bool> supplier_;
@@ -252,7 +257,14 @@ class Heft {
 PlaceResult place_heft(const CostModel& costs, const PlaceOptions& options) {
   const AllowedDevices allowed(costs);
   if (const auto op = allowed.first_impossible()) return DoesNotFit{*op, Bytes(0)};
-  return Heft(costs, allowed, options).run();
+  const IdVector<OpId, double> rank = upward_ranks(costs);
+  PlaceResult result = Heft(costs, allowed, options, rank).run();
+  const auto* placed = std::get_if<PlacedGraph>(&result);
+  if (placed != nullptr &&
+      !find_overflow(simulate(costs, *placed, {.cancel = options.cancel}), costs.cluster()))
+    return result;
+  PlaceResult other = place_heft_by_account(costs, allowed, options, rank);
+  return placed != nullptr && std::holds_alternative<DoesNotFit>(other) ? result : other;
 }
 
 }  // namespace baechi
