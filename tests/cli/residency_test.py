@@ -209,4 +209,7 @@ def test_what_is_not_planned_is_refused(
 def test_a_host_that_is_too_small_is_said(run: Run, llama: Path) -> None:
     done = run("place", llama, "--cluster", "1x5GiB", "--host", "4GiB", "--residency", "auto")
     assert done.returncode == 3
-    assert "host:0" in done.stderr or "lacks" in done.stderr
+    assert "host 'host:0' lacks " in done.stderr
+    done = run("place", llama, "--cluster", "1x100MiB", "--host", "64GiB", "--residency", "auto")
+    assert done.returncode == 3
+    assert "device 'gpu:0' still lacks " in done.stderr

@@ -228,6 +228,7 @@ class Search {
       if (peaks[device] - capacity <= found.over) continue;
       found.over = peaks[device] - capacity;
       found.step_needs = peaks[device];
+      found.fullest = device;
     }
   }
 

@@ -22,6 +22,7 @@ struct FoundResidency {
   bool fits = false;
   Bytes over;        // what the fullest device lacks
   Bytes step_needs;  // what that one holds
+  DeviceId fullest{0};
   Bytes store_needs;
   std::size_t start = 0;  // of those that were given
 

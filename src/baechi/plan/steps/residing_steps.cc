@@ -101,6 +101,16 @@ std::vector<NamedBound> bounds_of(const OpGraph& graph, std::uint32_t micro_batc
   return residency_bounds({step, CostModel(step.graph, cluster)});
 }
 
+std::string what_lacks(const Cluster& cluster, const FoundResidency& found) {
+  const std::string needs = short_text(found.step_needs), lacks = short_text(found.over);
+  const std::string name = "'" + cluster[found.fullest].name + "'";
+  if (found.fullest == store_of(cluster))
+    return "host " + name + " lacks " + lacks + " for what would be away: give it " + needs +
+           ", or the devices more memory";
+  return "with all that may be away on the host, device " + name + " still lacks " + lacks +
+         ": it would need " + needs;
+}
+
 constexpr double kToTell = 0.1;              // part of the budget
 constexpr std::size_t kMostToTell = 20'000;  // operators
 constexpr Bytes kAmpleHost(std::int64_t{1} << 50);
@@ -186,10 +196,7 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
     Unplaceable answer;
     if (other == nullptr) answer = std::get<Unplaceable>(std::move(without.result));
     answer.proved = false;
-    if (best.has_value())
-      answer.reason = "with all that may be away on the host, a device still lacks " +
-                      short_text(best->found->over) + " (" + short_text(best->found->step_needs) +
-                      " in all)";
+    if (best.has_value()) answer.reason = what_lacks(cluster, *best->found);
     answer.short_by = best.has_value() ? best->found->over : answer.short_by;
     answer.op.reset();
     without.result = std::move(answer);
