@@ -2,7 +2,9 @@
 #include "baechi/study/fetch_facts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "baechi/base/assert.h"
 
