@@ -42,33 +42,49 @@ class Parts {
     for (const OpId member : together(op)) at_[member] = device;
   }
 
-  // What comes with it that nothing before it brought.
-  Bytes brought_by(OpId op) const {
-    Bytes bytes = graph_.output_bytes(op);
-    if (at_[op].has_value()) return bytes;
-    for (const OpId member : together(op)) bytes += graph_[member].permanent;
-    return bytes;
+  // What each operator that is cut brings: what it makes, and what its group and the variables that it reads
+  // keep, if nothing before it brought that.
+  std::vector<std::pair<OpId, double>> brought() const {
+    IdVector<OpId, bool> seen(graph_.num_ops());
+    const auto kept = [&](OpId op) {
+      Bytes bytes;
+      for (const OpId member : together(op)) {
+        if (seen[member]) continue;
+        seen[member] = true;
+        bytes += graph_[member].permanent;
+        if (!graph_[member].variable) continue;
+        for (const TensorId tensor : graph_.outputs(member)) bytes += graph_.home_size(tensor);
+      }
+      return bytes;
+    };
+    std::vector<std::pair<OpId, double>> all;
+    for (const OpId op : graph_.topological_order()) {
+      if (!is_cut(op)) continue;
+      Bytes bytes = graph_.output_bytes(op) + kept(op);
+      for (const Edge& edge : graph_.in_edges(op))
+        if (graph_[edge.from].variable) bytes += kept(edge.from);
+      all.emplace_back(op, static_cast<double>(bytes.count()));
+    }
+    return all;
   }
 
   void cut() {
-    Bytes all, there;
-    for (const OpId op : graph_.ops())
-      all += graph_[op].permanent + (is_cut(op) ? graph_.output_bytes(op) : Bytes(0));
-    for (const DeviceId device : devices_) there += costs_.cluster()[device].capacity;
-    const double bytes = static_cast<double>(all.count()) / static_cast<double>(there.count());
+    const auto all = brought();
+    double bytes = 0, there = 0;
+    for (const auto& [op, brings] : all) bytes += brings;
+    for (std::size_t part = 0; part < devices_.size(); ++part) there += capacity(part);
     std::size_t part = 0;
-    double so_far = 0, limit = bytes * static_cast<double>(capacity(0));
-    for (const OpId op : graph_.topological_order()) {
-      if (!is_cut(op)) continue;
-      so_far += static_cast<double>(brought_by(op).count());
-      if (so_far > limit && part + 1 < devices_.size())
-        limit += bytes * static_cast<double>(capacity(++part));
+    double so_far = 0, limit = bytes / there * capacity(0);
+    for (const auto& [op, brings] : all) {
+      while (so_far + brings / 2 > limit && part + 1 < devices_.size())
+        limit += bytes / there * capacity(++part);
       if (!at_[op].has_value()) put(op, devices_[part]);
+      so_far += brings;
     }
   }
 
-  std::int64_t capacity(std::size_t part) const {
-    return costs_.cluster()[devices_[part]].capacity.count();
+  double capacity(std::size_t part) const {
+    return static_cast<double>(costs_.cluster()[devices_[part]].capacity.count());
   }
 
   // Where its forward operator is, what reads a variable, or what it reads.

@@ -17,7 +17,9 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/plan/steps/starts_in_parts.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "unit/graph_sketch.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -99,6 +101,32 @@ Cluster four_unequal(const Cluster& one) {
 
 double ratio(Time a, Time b) {
   return static_cast<double>(a.count()) / static_cast<double>(b.count());
+}
+
+// The fastest devices first, the layers in turn; gradients, weights and updates are where their layer is.
+TEST_CASE("residency: starts cut a graph into one part for each device, for all or the fastest") {
+  const OpGraph graph = layers(1);
+  const Cluster cluster = four_unequal(gpu_and_host(Bytes(200), Bytes(10'000)));
+  const std::vector<SequenceOfOne> starts = starts_in_parts(CostModel(graph, cluster));
+  REQUIRE(starts.size() == 3);
+  const std::array<std::size_t, 3> used{4, 2, 1};
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    CAPTURE(i);
+    std::vector<std::string> of_layers;
+    for (std::size_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<std::string> names;
+      for (const char* part : {"f", "b", "w", "u"}) {
+        const OpId op = op_named(graph, (part + std::to_string(layer)).c_str());
+        names.push_back(cluster[starts[i].device[op]].name);
+      }
+      CHECK(std::ranges::count(names, names.front()) == 4);
+      of_layers.push_back(names.front());
+    }
+    CHECK(std::ranges::is_sorted(of_layers));
+    CHECK(of_layers.front() == "gpu:0");
+    of_layers.erase(std::unique(of_layers.begin(), of_layers.end()), of_layers.end());
+    CHECK(of_layers.size() == used[i]);
+  }
 }
 
 TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor than on less") {
