@@ -23,7 +23,7 @@
 namespace baechi {
 namespace {
 
-constexpr std::size_t kKinds = 6, kOfEach = 6, kProcessors = kKinds * kOfEach;
+constexpr std::size_t kSpeeds = 6, kOfEach = 6, kProcessors = kSpeeds * kOfEach;
 
 // Layers or forks of chains, as workflows have them. A byte takes a nanosecond between processors.
 struct Workflow {
@@ -33,7 +33,7 @@ struct Workflow {
   std::vector<std::int64_t> capacity;  // by kind
 
   Workflow(std::size_t tasks, std::uint64_t seed) : random_(seed) {
-    for (std::size_t k = 0; k < kKinds; ++k) slowness_.push_back(1 + random_.below(8));
+    for (std::size_t k = 0; k < kSpeeds; ++k) slowness_.push_back(1 + random_.below(8));
     std::vector<std::size_t> before{add({})};
     while (times.size() < tasks) before = seed % 2 == 0 ? layer(before) : forks(before);
     children.resize(times.size());
@@ -47,7 +47,7 @@ struct Workflow {
       most = std::max(most, need);
     }
     const std::int64_t percent = 110 + std::int64_t(random_.below(tasks < 500 ? 60 : 300));
-    for (std::size_t k = 0; k < kKinds; ++k)
+    for (std::size_t k = 0; k < kSpeeds; ++k)
       capacity.push_back(most * (percent + std::int64_t(random_.below(30))) / 100);
   }
 
@@ -57,7 +57,7 @@ struct Workflow {
     for (std::size_t task = 0; task < times.size(); ++task) {
       const OpId op = builder.add_operator(
           {.name = "task" + std::to_string(task), .temporary = Bytes(temporary[task])});
-      for (std::size_t k = 0; k < kKinds; ++k)
+      for (std::size_t k = 0; k < kSpeeds; ++k)
         builder.set_time(op, "k" + std::to_string(k), Time(times[task][k]));
       outputs.push_back(builder.add_output(op, Bytes(bytes[task])));
       for (const std::size_t parent : parents[task]) builder.connect(outputs[parent], op);
@@ -85,7 +85,7 @@ struct Workflow {
       if (const std::size_t early = random_.below(times.size() - 1);
           std::ranges::find(from, early) == from.end())
         from.push_back(early);
-    for (std::size_t k = 0; k < kKinds; ++k)
+    for (std::size_t k = 0; k < kSpeeds; ++k)
       times.back().push_back(std::int64_t(work * slowness_[k] * (50 + random_.below(100)) / 100));
     bytes.push_back(std::int64_t(1 + random_.below(1000)));
     temporary.push_back(std::int64_t(random_.below(1000)));
@@ -168,7 +168,7 @@ class NaiveHeftm {
     for (std::size_t task = rank.size(); task-- > 0;) {
       for (const std::size_t child : all_.children[task])
         rank[task] = std::max(rank[task], rank[child] + double(all_.bytes[task]));
-      for (const std::int64_t time : all_.times[task]) rank[task] += double(time) / kKinds;
+      for (const std::int64_t time : all_.times[task]) rank[task] += double(time) / kSpeeds;
     }
     for (std::size_t task = 0; task < rank.size(); ++task) order.push_back(task);
     std::ranges::stable_sort(order,
