@@ -107,7 +107,7 @@ def run_cpp_tests(ctx: Context, binary: Path, *filters: str) -> None:
     total = int(count.group(1)) if count else 0
     if total == 0:
         raise Skipped("no test case matches")
-    size = -(-total // (8 * CORES))
+    size = -(-total // (32 * CORES))  # few: some cases take a minute
     env = {"UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
 
     def shard(first: int) -> None:
