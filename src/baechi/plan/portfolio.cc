@@ -20,17 +20,17 @@ namespace {
 PortfolioResult run_all(const CostModel& costs, const Units& units, const Given& given,
                         const PlanRequest& request, const PortfolioEntry& recipe,
                         bool repairs_only = false) {
-  PortfolioRun portfolio(costs, units, given, request, recipe);
+  PortfolioRun portfolio(costs, units, given, request);
   try {
     const std::vector<const PlacerEntry*> placers = placers_of(request.method);
     if (repairs_only) portfolio.search_for_none();
     for (const PlacerEntry* placer : placers) portfolio.place(*placer);
     if (given.canonical == nullptr) portfolio.place_others();
-    if (recipe.proof == 0 || !portfolio.prove(recipe.proof)) {
+    if (recipe.proof == 0 || !portfolio.prove(recipe.proof, recipe.is_for_proof)) {
       portfolio.place_on_faster(placers, best_placement);
       portfolio.search(best_placement);
       const bool none = !repairs_only && !portfolio.has_plan() && is_searchable(costs);
-      if (none || recipe.proof_after_search > 0) portfolio.prove(Share::kRest, true);
+      if (none || recipe.is_for_proof) portfolio.prove(Share::kRest, true);
     }
   } catch (const Cancelled&) {  // anytime: the plan that there is stays
     if (!portfolio.has_plan()) throw;

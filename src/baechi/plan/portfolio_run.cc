@@ -29,12 +29,11 @@ std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Given& given,
-                           const PlanRequest& request, const PortfolioEntry& recipe)
+                           const PlanRequest& request)
     : costs_(costs),
       units_(units),
       given_(given),
       request_(request),
-      recipe_(recipe),
       last_resort_(new_resort()),
       budget_(request, last_resort_) {
   if (given.busy != nullptr)
@@ -137,7 +136,7 @@ void PortfolioRun::place_on_faster(std::span<const PlacerEntry* const> placers,
   for (const auto& few : NeededDevices::of_faster_classes(costs_)) {
     const Units units(few->costs());
     if (prove_cannot_fit(few->costs(), units).has_value()) continue;
-    PortfolioRun run(few->costs(), units, {few->costs(), units}, shorter, recipe_);
+    PortfolioRun run(few->costs(), units, {few->costs(), units}, shorter);
     run.keep_no_fallbacks();
     for (const PlacerEntry* placer : placers) run.place(*placer);
     run.search(place_window);
@@ -170,7 +169,6 @@ void PortfolioRun::search(PlaceWindow place_window) {
 
 bool PortfolioRun::prove(double share, bool asked) {
   if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
-  asked = asked || recipe_.proof_after_search > 0;  // the proof is what the method is for
   if (!is_searchable(costs_)) {
     if (asked)
       note(std::string(prover().name) + ": the graph is too large for a search over all plans");

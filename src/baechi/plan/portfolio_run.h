@@ -41,7 +41,7 @@ class PortfolioRun {
  public:
   // Works on `costs`, which are the given ones or their canonical form.
   PortfolioRun(const CostModel& costs, const Units& units, const Given& given,
-               const PlanRequest& request, const PortfolioEntry& recipe = {});
+               const PlanRequest& request);
 
   void keep_no_fallbacks() { last_resort_.work = 0; }
 
@@ -60,7 +60,7 @@ class PortfolioRun {
   // Tries to prove the best plan so far optimal, or to find the optimum, with this share of the
   // budget; if asked, even where fall-backs have searched for any plan. True if there is nothing
   // left to search for.
-  bool prove(double share, bool asked = false);
+  bool prove(double share, bool asked);
   // Plans without the slower devices, where devices differ: the search goes on from the best of them
   // where it is better, so that more devices are no worse.
   void place_on_faster(std::span<const PlacerEntry* const> placers, PlaceWindow place_window);
@@ -100,7 +100,6 @@ class PortfolioRun {
   const Units& units_;
   const Given given_;
   const PlanRequest& request_;
-  const PortfolioEntry recipe_;
   std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
   std::unique_ptr<Shrunk> shrunk_;
   LastResort last_resort_;

@@ -29,8 +29,8 @@ struct LastResort {
   bool proved = false;  // nothing fits: every placement in every order was ruled out
 };
 
-// Searches for any placement that fits, unless that was done before. What is found with some work is
-// also found with more.
+// Searches for any placement that fits, unless that was done before. What is found with some work
+// is also found with more.
 void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
                     LastResort& resort);
 

@@ -30,8 +30,8 @@ struct FitOptions {
 // What one replay counts as, in simulated operators: something, however few operators there are.
 std::int64_t replay_cost(const OpGraph& graph);
 
-// Every placement it returns has been simulated and fits. Deterministic; what it finds with some work
-// it also finds with more.
+// Every placement it returns has been simulated and fits. Deterministic; what it finds with some
+// work it also finds with more.
 class FitSearch {
  public:
   FitSearch(const CostModel& costs, const Units& units, const FitOptions& options);

@@ -23,8 +23,7 @@ std::optional<PortfolioEntry> recipe_of(std::string_view method) {
     if (entry.name == method) return entry;
   const PlacerEntry& placer = find_placer(method);
   if (!placer.proves) return std::nullopt;
-  return PortfolioEntry{
-      .name = placer.name, .summary = placer.summary, .proof_after_search = Share::kRest};
+  return PortfolioEntry{.name = placer.name, .summary = placer.summary, .is_for_proof = true};
 }
 
 std::span<const PortfolioEntry> portfolio_methods() { return kMethods; }

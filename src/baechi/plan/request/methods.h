@@ -15,9 +15,9 @@ namespace baechi {
 struct PortfolioEntry {
   std::string_view name;
   std::string_view summary;
-  bool all_placers = false;       // those that cannot win as well, to compare with
-  double proof = Share::kProof;   // of the budget: for a proof before the search, and
-  double proof_after_search = 0;  // behind it
+  bool all_placers = false;      // those that cannot win as well, to compare with
+  double proof = Share::kProof;  // of the budget, before the search
+  bool is_for_proof = false;     // what the search leaves of the budget goes to one, too
 };
 std::span<const PortfolioEntry> portfolio_methods();
 

@@ -52,7 +52,7 @@ class Planning {
     return variant.has_value() && variant->found->fits;
   }
 
-  // A few tries without second runs and with each choice of them; then all tries of what looks best.
+  // A few tries without second runs and with each choice of them; then all of what looks best.
   std::optional<ResidingVariant> of_sequences(Recompute recompute, ResidencyEffort asked) {
     const std::vector<IdVector<OpId, bool>> choices =
         choices_of(recompute, asked == ResidencyEffort::kFew);

@@ -29,8 +29,9 @@ struct ResidingVariant {
   ResidencyProblem problem() const { return {*step, *costs}; }
 };
 
-// Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request, neither what
-// it says of residency nor of second runs counts: with kFew there are fewer choices of these.
+// Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request,
+// neither what it says of residency nor of second runs counts: with kFew there are fewer choices of
+// these.
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort);

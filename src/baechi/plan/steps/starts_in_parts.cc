@@ -42,8 +42,8 @@ class Parts {
     for (const OpId member : together(op)) at_[member] = device;
   }
 
-  // What each operator that is cut brings: what it makes, and what its group and the variables that it reads
-  // keep, if nothing before it brought that.
+  // What each operator that is cut brings: what it makes, and what its group and the variables that
+  // it reads keep, if nothing before it brought that.
   std::vector<std::pair<OpId, double>> brought() const {
     IdVector<OpId, bool> seen(graph_.num_ops());
     const auto kept = [&](OpId op) {

@@ -15,8 +15,9 @@ struct SequenceOfOne {
   std::vector<OpId> sequence;  // topological
 };
 
-// For all devices but the store, for the fastest and those as fast, and for the fastest alone: each has as
-// large a part of the forward operators' bytes as of the memory of all; backward operators and updates follow.
+// For all devices but the store, for the fastest and those as fast, and for the fastest alone: each
+// has as large a part of the forward operators' bytes as of the memory of all; backward operators
+// and updates follow.
 std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs);
 
 }  // namespace baechi

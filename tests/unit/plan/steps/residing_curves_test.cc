@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::size_t kLayers = 5;
 
-// A chain of layers, their gradients and updates, which a host may run. Activations or weights are large, by
-// the seed.
+// A chain of layers, their gradients and updates, which a host may run. Activations or weights are
+// large, by the seed.
 OpGraph layers(std::uint64_t seed) {
   Random random(seed ^ 0x10ca1);
   const auto draw = [&](std::size_t least, std::size_t most) {
@@ -103,7 +103,8 @@ double ratio(Time a, Time b) {
   return static_cast<double>(a.count()) / static_cast<double>(b.count());
 }
 
-// The fastest devices first, the layers in turn; gradients, weights and updates are where their layer is.
+// The fastest devices first, the layers in turn; gradients, weights and updates are where their
+// layer is.
 TEST_CASE("residency: starts cut a graph into one part for each device, for all or the fastest") {
   const OpGraph graph = layers(1);
   const Cluster cluster = four_unequal(gpu_and_host(Bytes(200), Bytes(10'000)));
