@@ -47,7 +47,7 @@ def test_programs_are_measured_beside_eager_copies() -> None:
     page = protocol.page([row])
     text = page.markdown("command")
     assert f"{row['gain']:.1%}" in text
-    assert text.count("| vit |") == 1
+    assert text.count("| vit | m-topo |") == 1
 
 
 def test_profiles_are_written_and_read_back(tmp_path: Path) -> None:
