@@ -112,3 +112,31 @@ def test_peaks_of_a_call_with_changes_in_place_are_within_an_allocation(sim: Mod
     found = measured(placed, lambda: mean_square(model(x)).backward(), zero=True, left=left)
     assert placed.peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)
     placed.restore()
+
+
+class TwoHeads(nn.Module):
+    """What the loss reads, with a peak in its backward, and beside it what nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 32 * WIDTH), nn.Linear(32 * WIDTH, WIDTH))
+        self.side = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, 2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layers(x), self.side(x)
+
+
+def test_peaks_of_a_call_count_what_is_kept_for_outputs_that_nothing_reads(sim: ModuleType) -> None:
+    sim.configure(devices=2, memory="1GiB", asynchronous=False)
+    left = allocated()
+    x = torch.randn(ROWS, WIDTH, device="sim:0")
+    model = TwoHeads()
+
+    def loss_of(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return mean_square(outputs[0])
+
+    placed = baechi.torch.place(model, x, "2x1GiB", loss=loss_of, optimizer="sgd", method="single")
+
+    found = measured(placed, lambda: loss_of(model(x)).backward(), zero=True, left=left)
+    assert placed.peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)
+    placed.restore()

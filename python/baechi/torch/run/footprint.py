@@ -48,17 +48,24 @@ class CallWalk:
     backward: Program
     resident: frozenset[str]
     batch: tuple[int, ...]  # bytes on each device
+    later: tuple[int, ...]  # kept for another backward, likewise
 
     @classmethod
     def of(cls, graph: Graph, batch: tuple[int, ...]) -> Self | None:
-        """Return the walk of a graph that was called; None: its whole backward has not run."""
-        if "backward" not in graph.programs:
+        """Return the walk of a graph that was called; None: it has not run one backward."""
+        if (ran := graph.ran()) is None:
             return None
+        backward, kept = ran
         primals = [node for node in graph.joint.primals if _memory(node)]
         given = {_memory(node) for node in primals}
         read = graph.backward_graph.graph.find_nodes(op="placeholder")
         names = {node.name for node in (*primals, *read) if _memory(node) in given}
-        return cls(graph.programs["forward"], graph.programs["backward"], frozenset(names), batch)
+        later = [0 for _ in batch]
+        for slot in kept:
+            place = -1 if slot.device is None else slot.device
+            if place >= 0 and slot.of is None and slot.name not in names:
+                later[place] += _whole(slot.bytes)
+        return cls(graph.programs["forward"], backward, frozenset(names), batch, tuple(later))
 
 
 def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[int]:
@@ -86,9 +93,9 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
         held = [s.name for s in graph.backward.inputs if s.name.startswith("tangents_")]
         found, left = walk(graph.backward, held=held, resident=graph.resident)
         for i in devices:
-            there = batches[i] + before[i] + gradients[i]
+            there = batches[i] + before[i] + gradients[i] + graph.later[i]
             most[i] = max(most[i], there + found[i].bytes)
-            gradients[i] += left[i]
+            gradients[i] += left[i] + graph.later[i]
     return most
 
 

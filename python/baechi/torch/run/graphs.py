@@ -18,7 +18,7 @@ from torch import fx, nn
 from baechi.torch.capture.keys import is_call, is_move, is_random
 from baechi.torch.private import keeps_graph
 from baechi.torch.program import Program
-from baechi.torch.program.instructions import HOST
+from baechi.torch.program.instructions import HOST, Slot
 from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.kept import Kept
@@ -34,6 +34,7 @@ from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later,
 class _Backward:
     """A backward by some outputs: what it reads of what is saved, and what stays for others."""
 
+    name: str
     run: Any
     read: list[int]
     later: Collection[int] = ()
@@ -137,7 +138,8 @@ class Graph:
     def _made_backward(self, defined: tuple[bool, ...]) -> _Backward:
         graph = self.backward_graph
         if all(defined):
-            return _Backward(self._compiled("backward", self.whole), list(self.place_of.values()))
+            run = self._compiled("backward", self.whole)
+            return _Backward("backward", run, list(self.place_of.values()))
         there = [i for i, is_there in enumerate(defined) if is_there]
         missing = [i for i, is_there in enumerate(defined) if not is_there]
         names = read_later(graph, there, missing)
@@ -151,7 +153,21 @@ class Graph:
         if any(name not in self.place_of for name in saved):
             raise NotImplementedError("it reads something on a device that the whole does not")
         read = [self.place_of[name] for name in saved]
-        return _Backward(self._compiled(f"backward of {there}", program), read, later)
+        name = f"backward of {there}"
+        return _Backward(name, self._compiled(name, program), read, later)
+
+    def ran(self) -> tuple[Program, list[Slot]] | None:
+        """Return the backward that runs, and what is kept for others; None: there are several.
+
+        That of all outputs is one, whatever else has run.
+        """
+        made = {b.name: b for b in self._backwards.values() if b is not None}
+        only = next(iter(made.values())) if len(made) == 1 else None
+        if (found := made.get("backward", only)) is None:
+            return None
+        saved = [slot for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
+        later = sorted(set(found.later) - set(found.read))
+        return self.programs[found.name], [saved[i] for i in later]
 
     def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> list[fx.Node]:
         """Have the forward save what the backward reads, on the devices that read it."""
