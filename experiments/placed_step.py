@@ -30,10 +30,12 @@ class Machine:
     operator_time: str
     memory_bandwidth: str
     memory: str = "4GiB"  # of each device
+    communication: str = "parallel"
 
     def cluster(self, devices: int) -> baechi.Cluster:
         """Return what the planner is told."""
-        return baechi.Cluster(f"{devices}x{self.memory}", link=self.link, communication="parallel")
+        names = f"{devices}x{self.memory}"
+        return baechi.Cluster(names, link=self.link, communication=self.communication)
 
     @contextmanager
     def running(self, devices: int) -> Iterator[None]:
