@@ -6,34 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from baechi import _core
+from baechi.tables import Table, in_bytes, in_time
 
-_MOST_ROWS = 16
 _WIDTH, _LANE, _LEFT = 800, 22, 100  # pixels of a timeline, of a device's lane, and its name
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    import html
-
-    lines = [("th", head), *(("td", row) for row in rows)]
-    left_out = max(0, len(lines) - 1 - _MOST_ROWS)
-    cells = "".join(
-        "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
-        for tag, row in lines[: _MOST_ROWS + 1]
-    )
-    return f"<table>{cells}</table>" + (f"<p>... and {left_out} more</p>" if left_out else "")
+_MOST_LANES = 16
 
 
 def of_plan(plan: _core.Plan) -> str:
     """Return a plan's headline, devices and timeline."""
     import html
 
-    from baechi.summary import in_bytes
-
     busy, peaks = plan.busy_ns, plan.peaks
-    rows = (
+    rows = [
         (
             device.name,
             _core.share_text(busy[device.name] / max(plan.makespan_ns, 1)),
@@ -41,9 +26,9 @@ def of_plan(plan: _core.Plan) -> str:
             in_bytes(device.capacity),
         )
         for device in plan.cluster.devices
-    )
+    ]
     headline = html.escape(repr(plan).removeprefix("<Plan: ").removesuffix(">"))
-    table = _table(("device", "busy", "peak", "capacity"), rows)
+    table = Table(("device", "busy", "peak", "capacity"), rows).html()
     return f"<div><p>{headline}</p>{table}{_timeline(plan)}</div>"
 
 
@@ -51,13 +36,11 @@ def _timeline(plan: _core.Plan) -> str:
     """Return when devices compute; of several micro-batches, which passes."""
     import html
 
-    from baechi.summary import in_time
-
     style = '<svg style="max-width:100%;height:auto"'
     if plan.micro_batches > 1:
         picture = _core.export_plan(plan, "svg")
         return picture[picture.index("<svg") :].replace("<svg", style, 1)
-    names = [html.escape(device.name) for device in plan.cluster.devices[:_MOST_ROWS]]
+    names = [html.escape(device.name) for device in plan.cluster.devices[:_MOST_LANES]]
     scale, bottom = _WIDTH / max(plan.makespan_ns, 1), _LANE * len(names)
     parts = [f'<text y="{_LANE * i + 15}">{name}</text>' for i, name in enumerate(names)]
     parts += [
@@ -94,19 +77,15 @@ def _bars(plan: _core.Plan, gap: float) -> list[list[int]]:
 
 def of_cluster(cluster: _core.Cluster) -> str:
     """Return a table of the devices."""
-    from baechi.summary import in_bytes
-
-    rows = (
+    rows = [
         (device.name, device.kind, in_bytes(device.capacity), f"{device.speed:g}")
         for device in cluster.devices
-    )
-    return _table(("device", "kind", "memory", "speed"), rows)
+    ]
+    return Table(("device", "kind", "memory", "speed"), rows).html()
 
 
 def of_graph(graph: _core.Graph) -> str:
     """Return what is known of a graph without a cluster."""
-    from baechi.summary import in_bytes, in_time
-
     facts = _core.graph_facts(graph)
     rows = [
         ("operators", _core.count_text(int(facts["operators"]))),
@@ -115,7 +94,7 @@ def of_graph(graph: _core.Graph) -> str:
         ("critical path", in_time(facts["critical_path_ns"])),
         ("permanent memory", in_bytes(int(facts["permanent_bytes"]))),
     ]
-    return _table((graph.name or "graph", ""), rows)
+    return Table((graph.name or "graph", ""), rows).html()
 
 
 for _shown, _how in ((_core.Plan, of_plan), (_core.Cluster, of_cluster), (_core.Graph, of_graph)):

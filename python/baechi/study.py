@@ -7,14 +7,15 @@ Every function returns the document that the command of its name prints with ``-
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
 from baechi.pipeline import DoesNotFit, cluster_of, graph_given, graphs_given, plan_given
+from baechi.tables import Table, in_bytes, in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from typing_extensions import Unpack
 
@@ -25,22 +26,69 @@ Document: TypeAlias = dict[str, Any]
 
 
 class Explanation(Document):
-    """The document of an explanation; ``str()`` gives it in words."""
+    """The document of an answer; ``str()`` and a notebook give it in words, or as a table."""
 
-    def __init__(self, document: Document, words: str) -> None:
+    def __init__(self, document: Document, shown: str | Table) -> None:
         """Keep both."""
         super().__init__(document)
-        self._words = words
+        self._shown = shown
 
     def __str__(self) -> str:
-        return self._words
+        return str(self._shown)
 
     __repr__ = __str__  # the document of a large graph has a line for each operator
 
     def _repr_html_(self) -> str:
         import html
 
-        return f"<pre>{html.escape(self._words)}</pre>"
+        if isinstance(self._shown, Table):
+            return self._shown.html()
+        return f"<pre>{html.escape(self._shown)}</pre>"
+
+
+class Rows(list[Document]):
+    """Documents of plans; ``str()`` and a notebook show a table with a row for each."""
+
+    def __str__(self) -> str:
+        return str(_table(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return _table(self).html()
+
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("name", "", str),
+    ("memory", "memory", "{:g}x".format),
+    ("capacity", "memory", lambda least: f"{-(-least // 1024)} KiB"),  # a plan fits in so much
+    ("devices", "devices", str),
+    ("requested_method", "method", str),
+    ("makespan", "step", in_time),
+    ("gap", "gap", _core.share_text),
+    ("highest_peak", "highest peak", in_bytes),
+    ("method", "by", str),
+)
+
+
+def _table(rows: Sequence[Document]) -> Table:
+    """Show what is known of plans; why one does not fit is in its document."""
+    known = [c for c in _COLUMNS if c[0] == "makespan" or any(c[0] in row for row in rows)]
+    cells = [
+        [
+            show(row[key]) if key in row else "does not fit" if key == "makespan" else ""
+            for key, _, show in known
+        ]
+        for row in rows
+    ]
+    return Table([title for _, title, _ in known], cells)
+
+
+def _steps(steps: Mapping[str, int | None]) -> Table:
+    """Show steps by name, None where nothing fits."""
+    return _table(
+        [{"name": name} | ({} if ns is None else {"makespan": ns}) for name, ns in steps.items()]
+    )
 
 
 def explain(plan: _core.Plan, operator: str | None = None) -> Explanation:
@@ -69,7 +117,7 @@ def what_if(
     batch_sizes: Iterable[int] = (),
     standard: bool = True,
     **options: Unpack[StudyOptions],
-) -> list[Document]:
+) -> Rows:
     """Plan anew for one device more or fewer, other memory, links, speeds and mini-batches.
 
     Args:
@@ -95,8 +143,7 @@ def what_if(
         standard,
         how,
     )
-    scenarios: list[Document] = json.loads(text)["scenarios"]
-    return scenarios
+    return Rows(json.loads(text)["scenarios"])
 
 
 def device_worth(
@@ -106,7 +153,7 @@ def device_worth(
     *,
     sizes: Sequence[_core.Graph] = (),
     **options: Unpack[StudyOptions],
-) -> Document:
+) -> Explanation:
     """Say what each device of a cluster buys, and which of them are enough.
 
     Args:
@@ -120,8 +167,11 @@ def device_worth(
     text = _core.device_worth(
         graph_given(graph), cluster_of(cluster), graphs_given(sizes), {"method": method, **options}
     )
-    worth: Document = json.loads(text)
-    return worth
+    worth = json.loads(text)
+    steps = {"as it is": worth.get("makespan")} | {
+        f"without {each['name']}": each.get("makespan_without") for each in worth.get("devices", ())
+    }
+    return Explanation(worth, _steps(steps))
 
 
 def sweep(
@@ -133,7 +183,7 @@ def sweep(
     devices: Iterable[int] = (),
     methods: Iterable[str] = ("auto",),
     **options: Unpack[StudyOptions],
-) -> list[Document]:
+) -> Rows:
     """Plan every point of a grid.
 
     Args:
@@ -160,8 +210,7 @@ def sweep(
         list(methods),
         how,
     )
-    points: list[Document] = json.loads(text)["points"]
-    return points
+    return Rows(json.loads(text)["points"])
 
 
 def least(
@@ -173,7 +222,7 @@ def least(
     of: str = "both",
     max_devices: int = 64,
     **options: Unpack[StudyOptions],
-) -> Document:
+) -> Explanation:
     """Find the fewest devices and the least memory per device that there is a plan for.
 
     Args:
@@ -198,8 +247,13 @@ def least(
         max_devices=max_devices,
         options={"method": method, **options},
     )
-    document: Document = json.loads(text)
-    return document
+    document = json.loads(text)
+    found = {"devices": "fewest devices", "memory": "least memory per device"}
+    rows = [
+        {"name": found[key], **least, **({"devices": least["count"]} if "count" in least else {})}
+        for key, least in document.items()
+    ]
+    return Explanation(document, _table(rows))
 
 
 def sensitivity(
@@ -211,7 +265,7 @@ def sensitivity(
     off_by: float = 0.2,
     samples: int = 20,
     **options: Unpack[StudyOptions],
-) -> Document:
+) -> Explanation:
     """Place with costs that are off, replay with the true ones: what wrong profiles cost.
 
     Args:
@@ -234,5 +288,6 @@ def sensitivity(
     )
     if isinstance(told, _core.Unplaceable):
         raise DoesNotFit(told)
-    document: Document = json.loads(told)
-    return document
+    document = json.loads(told)
+    steps = {"costs are known": document["makespan"], **document.get("steps", {})}
+    return Explanation(document, _steps(steps))

@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING
 from baechi import _core
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.study import explain
+from baechi.tables import Table, in_bytes, in_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HEAD = ("device", "runs on", "operators", "busy", "peak", "capacity", "full")
-
-
-def in_time(nanoseconds: float) -> str:
-    """Write a time with three digits: 12.3 ms."""
-    return _core.time_text(round(nanoseconds))
-
-
-def in_bytes(count: int) -> str:
-    """Write a number of bytes with a unit: 1.50 GiB."""
-    return _core.bytes_text(count)
 
 
 def on_one_device(plan: _core.Plan) -> str:
@@ -57,24 +48,12 @@ class Summary:
     below: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        table = [HEAD, *self.rows] if self.rows else []
-        widths = [max(len(row[i]) for row in table) for i in range(len(HEAD))] if table else []
-        lines = [
-            "  ".join(
-                cell.ljust(width) if i < 2 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
-        ]
-        return "\n".join([*self.above, *lines, *self.below])
+        table = [str(Table(HEAD, self.rows, left=2))] if self.rows else []
+        return "\n".join([*self.above, *table, *self.below])
 
     def html(self) -> str:
         """Return the same as a fragment of a page, for a notebook."""
-        cells = [
-            "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
-            for tag, row in [("th", HEAD), *(("td", row) for row in self.rows)]
-        ]
-        table = f"<table>{''.join(cells)}</table>" if self.rows else ""
+        table = Table(HEAD, self.rows).html() if self.rows else ""
         above, below = (
             "".join(f"<p>{html.escape(line)}</p>" for line in lines)
             for lines in (self.above, self.below)

@@ -11,7 +11,7 @@ import pytest
 from baechi.estimates.architectures import Sizes, known, step_of
 from baechi.estimates.config_file import Config, read_config
 from baechi.estimates.modules import Costing
-from baechi.summary import in_time
+from baechi.tables import in_time
 
 import baechi
 

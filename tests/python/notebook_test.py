@@ -52,3 +52,40 @@ def test_an_explanation_shows_its_words(plan: baechi.Plan) -> None:
     assert repr(explanation) == str(explanation)
     assert "".join(shown(explanation).itertext()) == str(explanation)
     assert isinstance(explanation["makespan"], int)
+
+
+def test_studies_are_tables_of_what_their_documents_say() -> None:
+    graph = baechi.generate("layered", operators=60)
+    cells = {}
+    for name, study in {
+        "what_if": baechi.what_if(graph, "2x8GiB", "m-etf"),
+        "sweep": baechi.sweep(graph, "2x8GiB", memory=[1, 1e-5], methods=["m-etf"]),
+        "device_worth": baechi.device_worth(graph, "2x8GiB", "m-etf"),
+        "least": baechi.least(graph, "2x8GiB", "m-etf"),
+        "sensitivity": baechi.sensitivity(graph, "2x8GiB", "m-etf", samples=3),
+    }.items():
+        rows = [[cell.text or "" for cell in row] for row in shown(study).iter("tr")]
+        assert str(study) == repr(study)
+        assert [line.split() for line in str(study).split("\n")] == [
+            " ".join(r).split() for r in rows
+        ]
+        cells[name] = rows
+    assert cells["what_if"][1] == ["as it is", "2", "2.75 ms", "37%", "41.6 MiB", "m-etf"]
+    assert [row[0] for row in cells["what_if"][1:3]] == ["as it is", "one more gpu"]
+    assert [row[3] for row in cells["sweep"]] == ["step", "2.75 ms", "does not fit"]
+    assert cells["device_worth"] == [
+        ["", "step"],
+        ["as it is", "2.75 ms"],
+        ["without gpu:0", "4.00 ms"],
+        ["without gpu:1", "4.00 ms"],
+    ]
+    assert cells["least"][0] == ["", "memory", "devices", "step", "by"]
+    assert cells["least"][1:] == [
+        ["fewest devices", "", "1", "4.00 ms", "m-etf"],
+        ["least memory per device", "29826 KiB", "", "5.38 ms", "m-etf"],
+    ]
+    assert [row[0] for row in cells["sensitivity"][1:4]] == [
+        "costs are known",
+        "min",
+        "lower_quartile",
+    ]

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from baechi.summary import in_bytes, in_time, limited_by, on_one_device, summary
+from baechi.summary import limited_by, on_one_device, summary
+from baechi.tables import in_bytes, in_time
 
 import baechi
 from baechi import progress

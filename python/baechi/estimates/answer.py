@@ -18,7 +18,7 @@ from baechi.estimates.factories import is_factory, step_of_factory
 from baechi.estimates.modules import OPTIMIZERS, QUANTIZED, Costing
 from baechi.near_name import did_you_mean
 from baechi.pipeline import DoesNotFit, place_graph
-from baechi.summary import in_bytes, in_time
+from baechi.tables import in_bytes, in_time
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike
