@@ -43,6 +43,18 @@ class OwnNorm(nn.Module):
         )
 
 
+class Variational(nn.Module):
+    """What it makes of its input, and beside it a scalar that a loss adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.code, self.last = nn.Linear(WIDTH, 3), nn.Linear(3, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        code = self.code(x)
+        return self.last(code.tanh()), code.square().mean()
+
+
 class Momentum(nn.Module):
     """A copy of its weights that follows them in the forward, one by one and as lists."""
 
@@ -197,6 +209,17 @@ MODELS: list[Callable[[], nn.Module]] = [
 def test_a_model_trains_as_on_one_device(build: Callable[[], nn.Module], compiled: bool) -> None:
     for seed in (1, 2):
         wrong, _ = compared(build, rows, squares, seed=seed, compiled=compiled)
+        assert wrong == ""
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "programs"])
+def test_results_beside_a_scalar_come_back_together(compiled: bool) -> None:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        made, penalty = model(x)
+        return (made - x.to(penalty.device)).square().mean() + penalty
+
+    for seed in (1, 2, 3):
+        wrong, _ = compared(Variational, rows, loss, seed=seed, compiled=compiled)
         assert wrong == ""
 
 

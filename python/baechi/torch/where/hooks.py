@@ -55,7 +55,7 @@ class Leave:
     """A forward hook, called always: who has entered the mode leaves it, and its output comes back.
 
     It comes to the device of the first tensor of the call; where the batch was on the host, to the
-    first of the plan's. Of an output with a scalar, its loss, only that comes, which is small.
+    first of the plan's. Of an output that begins with a scalar, its loss, only scalars come.
     """
 
     def __init__(self, enter: Enter) -> None:
@@ -126,19 +126,22 @@ def batch_on(batch: Any, first: torch.device, devices: frozenset[torch.device]) 
 
 
 def returned(output: Any, device: torch.device, among: frozenset[torch.device]) -> Any:
-    """Return an output, or the scalars in it, on a device."""
-    scalars: list[torch.Tensor] = []
+    """Return an output on a device; of one that begins with a scalar, its loss, the scalars.
+
+    What a loss was made of, such as logits, is large, and hardly anybody reads it.
+    """
+    sizes: list[int] = []
 
     def look(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0:
-            scalars.append(tensor)
+        sizes.append(tensor.dim())
         return tensor
 
     map_tensors(look, output)
+    is_loss = sizes[:1] == [0]
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         stays = tensor.device == device or tensor.device not in among
-        return tensor if stays or (scalars and tensor.dim() > 0) else sent(tensor, device)
+        return tensor if stays or (is_loss and tensor.dim() > 0) else sent(tensor, device)
 
     return map_tensors(move, output)
 
