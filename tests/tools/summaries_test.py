@@ -151,8 +151,10 @@ def foreseen(root: Path) -> list[float]:
     """How far steps and peaks are off their plans."""
     found = rows(root, "truth", "Virtual")
     errors = [100 * abs(r["error"]) for r in found]
+    near = sum(error <= 3 for error in errors)
     under = max(100 * (1 - r["peak_low"]) for r in found)
-    return [len(found), statistics.median(errors), max(errors), under]
+    over = max(100 * (r["peak_high"] - 1) for r in found)
+    return [len(found), statistics.median(errors), near, max(errors), under, over]
 
 
 def of_pytorch(root: Path) -> list[float]:
@@ -235,8 +237,8 @@ CLAIMS: list[tuple[str, str, Callable[[Path], list[float]]]] = [
     ),
     (
         INDEX,
-        r"half of (\d+) steps within ([\d.]+)% of their plans, the furthest (\d+)% longer .*?; "
-        r"peaks at most (\d+)% under",
+        r"half of (\d+) steps within ([\d.]+)% of their plans, (\d+) within 3%, "
+        r"the furthest (\d+)% longer .*?; peaks at most (\d+)% under and (\d+)% over",
         foreseen,
     ),
     (
