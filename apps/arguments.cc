@@ -71,9 +71,9 @@ void add_graph_argument(OptionSet& set, GraphArgument& argument) {
 
 void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
   set.add("--costs", argument.costs,
-          "What operators cost. FILE is a profile that was measured, for any graph. KIND=PRESET, "
-          "as in gpu=rtx3090,cpu=cpu, estimates what no profile says, for ONNX and GraphDef; "
-          "baechi generate --list-devices names the presets. May be given several times")
+          "What operators cost. FILE is a measured profile, for any graph. KIND=PRESET, as in "
+          "gpu=rtx3090,cpu=cpu, estimates what no profile says, for ONNX and GraphDef; baechi "
+          "generate --list-devices lists the presets. May be given several times")
       .check(check_path)
       .repeatable()
       .type_name("FILE|KIND=PRESET,...");
@@ -83,7 +83,7 @@ void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
            argument.batch =
                static_cast<std::int64_t>(parse_whole_number("--batch", text, 1, 1'000'000'000));
          },
-         "For ONNX and GraphDef: the size of the dimensions that they leave open")
+         "For ONNX and GraphDef: the size of the open dimensions")
       .type_name("N");
   set.add_each(
          "--dim",
@@ -153,11 +153,11 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
       })
       .type_name("CLUSTER");
   set.add("--host", argument.host_memory,
-          "Memory of a host beside the cluster, such as 256GiB, which keeps what --residency sends "
-          "away")
+          "Add a host with this much memory, such as 256GiB, for tensors that --residency keeps "
+          "there")
       .type_name("MEMORY");
   set.add("--link", argument.link,
-          "Latency and bandwidth between any two devices, such as 50us,6GB/s; or a name, such as "
+          "Latency and bandwidth between any two devices, such as 50us,6GB/s, or a name, such as "
           "pcie4, nvlink, 10gbit")
       .suggest(link_names())
       .type_name("LINK");
@@ -166,8 +166,8 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
       .suggest({"parallel", "sequential", "duplex"})
       .type_name("MODE");
   set.add("--host-time", argument.host_time,
-          "What asking for an operator and for a transfer takes the thread that asks, one per host "
-          "of the cluster, such as 2us,10us")
+          "How long a host's one thread takes to launch an operator and a transfer, such as "
+          "2us,10us")
       .type_name("TIMES");
 }
 

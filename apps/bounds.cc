@@ -164,7 +164,7 @@ Run declare_bounds(OptionSet& set) {
   add_graph_argument(set, options->graph);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add_flag("--paper", options->paper,
-               "Show rho, R and what the paper's theorems promise of its methods instead");
+               "Show instead rho, R and what the paper's theorems promise of its methods");
   return [options](const RunContext& context) { return bounds(*options, context); };
 }
 
@@ -172,7 +172,7 @@ Run declare_bounds(OptionSet& set) {
 
 extern const Command kBoundsCommand{
     .name = "bounds",
-    .summary = "Lower bounds on the step time of any placement",
+    .summary = "Compute lower bounds on the step time of any placement",
     .examples =
         "baechi bounds model.json --cluster 4x8GiB\n"
         "baechi bounds model.json --cluster 4x8GiB --comm parallel --paper\n"

@@ -77,13 +77,14 @@ Run declare_calibrate(OptionSet& set) {
   CalibrateArguments& o = *options;
   set.add_flag("--torch", o.torch, "Copy with PyTorch");
   set.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
-  set.add("--devices", o.devices, "The framework's names, A,B,...; else all accelerators");
+  set.add("--devices", o.devices,
+          "Devices by the framework's names, A,B,... (default: all accelerators)");
   set.add("--largest", o.largest, "Size of the largest copy, e.g. 64MiB (default: 512MiB)");
-  set.add("--repeats", o.repeats, "Copies of each size that count (default: 20)");
-  set.add("-o,--output", o.output, "The cluster file (default: standard output)");
-  set.add("--into", o.into, "A cluster file that gets the links; the rest of it stays");
-  set.add("--plot", o.plot, "A picture of the copies and the lines, FILE.svg");
-  set.add("--samples", o.samples, "All that was measured, FILE.json");
+  set.add("--repeats", o.repeats, "Number of timed copies per size (default: 20)");
+  set.add("-o,--output", o.output, "Cluster file to write (default: standard output)");
+  set.add("--into", o.into, "Write the links into this cluster file and keep the rest of it");
+  set.add("--plot", o.plot, "Draw the copies and the fitted lines to FILE.svg");
+  set.add("--samples", o.samples, "Write all measurements to FILE.json");
   return [options](const RunContext&) { return run(options->arguments()); };
 }
 

@@ -102,8 +102,7 @@ Run declare_check(OptionSet& set) {
       .required()
       .check(check_path)
       .type_name("FILE");
-  set.add("--graph", options->graph.path,
-          "Also check that the plans are right plans of this graph, as verify does")
+  set.add("--graph", options->graph.path, "Also check the plans against this graph, as verify does")
       .check(check_path)
       .type_name("GRAPH");
   add_model_cost_options(set, options->graph);

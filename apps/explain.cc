@@ -90,7 +90,7 @@ Run declare_explain(OptionSet& set) {
   add_graph_argument(set, options->sizes.graph);
   set.add("plan", options->plan, "The plan file").required().check(check_path);
   set.add("--op", options->op,
-          "Why this operator is on its device: start, finish, memory and step time on "
+          "Explain why this operator is on its device: start, finish, memory and step time on "
           "every other one")
       .check([](const std::string& name) {
         return name.empty() ? "the operator's name is empty" : std::string();
@@ -106,7 +106,8 @@ Run declare_explain(OptionSet& set) {
 
 extern const Command kExplainCommand{
     .name = "explain",
-    .summary = "Why a plan takes that long, who holds the memory, why an operator is where it is",
+    .summary =
+        "Explain why a step takes that long, what holds the memory, why an operator is where it is",
     .examples =
         "baechi explain model.json plan.json\n"
         "baechi explain model.json plan.json --op encoder/layer_3/attention\n"

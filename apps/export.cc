@@ -99,7 +99,7 @@ Run declare_export(OptionSet& set) {
   set.add("--to", options->to, format_help())
       .required()
       .one_of(format_names(), gone_export_formats());
-  set.add("--form", options->form, "Of torch-pipelining; schedule, if not given")
+  set.add("--form", options->form, "Form of torch-pipelining (default: schedule)")
       .one_of({"schedule", "split-spec", "module-fqns"});
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return export_plan(*options, context); };

@@ -182,41 +182,41 @@ Run declare_generate(OptionSet& set) {
   std::vector<std::string> models, presets;
   for (const GeneratorEntry& entry : all_generators()) models.emplace_back(entry.name);
   for (const DevicePreset& preset : all_device_presets()) presets.emplace_back(preset.name);
-  set.add("model", options->model, "Which graph; --list names them")
+  set.add("model", options->model, "The graph to generate; --list lists all")
       .suggest(models)
       .type_name("MODEL");
   add_number_option(set, "--batch", "Mini-batch size", request.batch);
   add_number_option(set, "--micro-batches",
-                    "Cut the mini-batch into so many: the graph is of one micro-batch",
+                    "Divide the mini-batch into N micro-batches; the graph is that of one",
                     request.micro_batches);
   add_number_option(set, "--length", "Tokens per sequence", request.length);
-  add_number_option(set, "--layers", "Layers (of encoder and of decoder)", request.layers);
-  add_number_option(set, "--operators", "Operators of a synthetic graph", request.operators);
-  add_number_option(set, "--seed", "What a synthetic graph's costs are drawn from", request.seed,
-                    0);
+  add_number_option(set, "--layers", "Number of layers (of encoder and of decoder)",
+                    request.layers);
+  add_number_option(set, "--operators", "Number of operators in a synthetic graph",
+                    request.operators);
+  add_number_option(set, "--seed", "Seed for the costs of a synthetic graph", request.seed, 0);
   set.add("--device", options->devices,
-          "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset "
-          "alone is its own kind")
+          "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset alone "
+          "names its own kind")
       .suggest(presets)
       .type_name("DEVICES");
   set.add("--precision", options->precision, "fp32, tf32, fp16 or bf16")
       .suggest({"fp32", "tf32", "fp16", "bf16"})
       .type_name("NAME");
   set.add_flag("--training", options->training,
-               "A whole training step, where the default is one forward pass");
+               "Generate a whole training step, where the default is one forward pass");
   set.add_flag("--inference", options->inference,
                "One forward pass, where the default is a training step")
       .excludes("--training");
   set.add_flag("--shared-embedding", options->shared_embedding,
-               "One matrix of words for source, target and output of transformer, where the paper "
+               "Share one word matrix between source, target and output of transformer; the paper "
                "has three");
-  set.add_flag("--project-at-once", options->project_at_once,
-               "One projection onto the vocabulary for all steps of gnmt, as the paper's published "
-               "model has it");
   set.add_flag(
-      "--variables", options->variables,
-      "Weights, and what updates keep, as variables, which a host may keep (llama, moe, unet, "
-      "two-tower)");
+      "--project-at-once", options->project_at_once,
+      "Project all steps of gnmt onto the vocabulary at once, as the paper's published model does");
+  set.add_flag("--variables", options->variables,
+               "Make weights and optimizer state variables, which a host may keep (llama, moe, "
+               "unet, two-tower)");
   set.add_flag("--list", options->list, "List the graphs and the options they have");
   set.add_flag("--list-devices", options->list_devices, "List the device presets");
   add_output_option(set, options->output);
@@ -227,7 +227,8 @@ Run declare_generate(OptionSet& set) {
 
 extern const Command kGenerateCommand{
     .name = "generate",
-    .summary = "Make up the graph of a model, or a synthetic one, with costs of named devices",
+    .summary =
+        "Generate the graph of a known model, or a synthetic one, with costs for named devices",
     .examples =
         "baechi generate --list\n"
         "baechi generate gnmt --length 40 --batch 128 -o gnmt.json\n"

@@ -70,7 +70,7 @@ Run declare_methods(OptionSet& /*set*/) { return run_methods; }
 
 extern const Command kMethodsCommand{
     .name = "methods",
-    .summary = "List the ways to place, and what place --paper does otherwise",
+    .summary = "List the placement methods, and how place --paper differs",
     .examples =
         "baechi methods\n"
         "baechi methods --json",

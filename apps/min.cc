@@ -86,11 +86,10 @@ Run declare_min(OptionSet& set) {
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
-  set.add("--of", options->of, "What to find the least of: devices, memory or both")
+  set.add("--of", options->of, "What to minimize: devices, memory or both")
       .one_of({"devices", "memory", "both"})
       .show_default();
-  set.add("--max-devices", options->max_devices,
-          "Try more devices than the cluster has, up to so many")
+  set.add("--max-devices", options->max_devices, "Try more devices than the cluster has, up to N")
       .type_name("N")
       .show_default();
   add_planning_options(set, options->request, kStudiesTake);
@@ -103,7 +102,7 @@ Run declare_min(OptionSet& set) {
 
 extern const Command kMinCommand{
     .name = "min",
-    .summary = "The fewest devices and the least memory per device that there is a plan for",
+    .summary = "Find the fewest devices and the least memory per device for which there is a plan",
     .examples =
         "baechi min model.json --cluster 4x8GiB\n"
         "baechi min model.json --cluster 4x8GiB --of memory --method m-sct\n"

@@ -102,7 +102,7 @@ Run declare_optimize(OptionSet& set) {
 
 extern const Command kOptimizeCommand{
     .name = "optimize",
-    .summary = "Show what the Graph Optimizer makes of a graph before it is placed",
+    .summary = "Show how the Graph Optimizer changes a graph before placement",
     .examples =
         "baechi optimize model.json --cluster 4x8GiB\n"
         "baechi optimize model.json --cluster paper --optimize fuse -o small.json\n"

@@ -205,9 +205,8 @@ Run declare_place(OptionSet& set) {
       .check(check_path)
       .type_name("FILE");
   set.add_flag("-v,--verbose", options->verbose,
-               "Print what every method reached, and more of devices");
-  set.add_flag("-q,--quiet", options->quiet, "Print nothing but what is wrong")
-      .excludes("--verbose");
+               "Print the step time of every method, and more about devices");
+  set.add_flag("-q,--quiet", options->quiet, "Print only errors").excludes("--verbose");
   return [options](const RunContext& context) { return place(*options, context); };
 }
 

@@ -63,10 +63,9 @@ void add_planning_options(OptionSet& set, PlanRequest& request, Taker taker) {
 }
 
 Option add_sizes_option(OptionSet& set, SizesArgument& argument) {
-  Option added = set.add(
-      "--sizes", argument.further,
-      "The same graph at another batch size, from which and its own --mini-batch interpolates "
-      "costs; may be given several times");
+  Option added = set.add("--sizes", argument.further,
+                         "The same graph at another batch size; --mini-batch interpolates the "
+                         "costs between sizes. May be given several times");
   added.repeatable().check(check_path).type_name("GRAPH");
   return added;
 }
@@ -84,8 +83,8 @@ std::vector<OpGraph> load_sizes(const SizesArgument& argument, const RunContext&
 
 Option add_micro_batch_graph_option(OptionSet& set, std::string& path) {
   Option added = set.add("--micro-batch-graph", path,
-                         "Also write the graph of one micro-batch to this file: plans of a "
-                         "--mini-batch are plans of that graph");
+                         "Also write the graph of one micro-batch to this file; a plan with "
+                         "--mini-batch is a plan of that graph");
   added.check(check_path).type_name("FILE");
   return added;
 }

@@ -60,27 +60,30 @@ Run declare_estimate(OptionSet& set) {
       "function that returns a PyTorch model and example inputs")
       .required();
   add("-c,--cluster", "cluster", "CLUSTER",
-      "As place has it: 1x24GiB+host, 2xrtx3090, 1xrtx4090+host:64GiB")
+      "The cluster, as for place: 1x24GiB+host, 2xrtx3090, 1xrtx4090+host:64GiB")
       .required()
       .suggest(known_clusters());
-  add("--batch", "batch", "N", "Samples of a step (default 1)");
-  add("--length", "length", "N", "Tokens of each text (default 2048, or the most that it takes)");
-  add("--size", "size", "N", "Pixels a side of each picture (default: what it was made for)");
-  add("--lora", "lora", "RANK", "Train adapters of this rank alone");
-  add("--quantize", "quantize", "NAME", "How weights beneath adapters are kept: nf4, int8 or fp8")
+  add("--batch", "batch", "N", "Samples per step (default 1)");
+  add("--length", "length", "N",
+      "Tokens per text (default 2048, or the most that the model takes)");
+  add("--size", "size", "N",
+      "Side of each picture in pixels (default: what the model was made for)");
+  add("--lora", "lora", "RANK", "Train only adapters of this rank");
+  add("--quantize", "quantize", "NAME",
+      "Format of the weights that adapters leave alone: nf4, int8 or fp8")
       .one_of({"nf4", "int8", "fp8"});
   add("--optimizer", "optimizer", "NAME",
-      "What is kept of each weight that trains (default adamw: in 32 bits)")
+      "Optimizer, which decides what each trained weight needs (default adamw: in 32 bits)")
       .one_of({"adamw", "adamw-bf16", "adamw-8bit", "sgd"});
-  add("--precision", "precision", "NAME", "Of the arithmetic (default bf16)")
+  add("--precision", "precision", "NAME", "Precision of the arithmetic (default bf16)")
       .one_of({"bf16", "fp16", "tf32", "fp32"});
   add("--device", "device", "PRESET",
-      "What plain devices such as 24GiB are (default rtx4090); generate --list-devices names them")
+      "Which card a plain 24GiB is (default rtx4090); generate --list-devices lists the presets")
       .suggest(presets);
   add("--budget", "budget", "TIME", "How long each search may take (default 200ms)");
   auto inference = std::make_shared<bool>(false), alone = std::make_shared<bool>(false);
   set.add_flag("--inference", *inference, "One forward pass, where the default is a training step");
-  set.add_flag("--alone", *alone, "Do not plan for one more card or a faster host link as well");
+  set.add_flag("--alone", *alone, "Skip the plans for one more card and a faster host link");
   return [=](const RunContext& context) {
     if (*inference) (*values)["inference"] = "1";
     if (*alone) (*values)["compare"] = "0";
@@ -97,7 +100,7 @@ Run declare_doctor(OptionSet& /*set*/) {
 extern const Command kEstimateCommand{
     .name = "estimate",
     .summary =
-        "Say from a config.json whether a model fits, how fast a step is, what one more card "
+        "Say from a config.json whether a model fits, how fast a step is and what one more card "
         "brings",
     .examples =
         "baechi estimate config.json --cluster 1x24GiB+host --batch 4\n"
@@ -110,7 +113,8 @@ extern const Command kEstimateCommand{
 extern const Command kDoctorCommand{
     .name = "doctor",
     .summary =
-        "What is installed here and what works: versions, compiler, devices, links, pinned memory",
+        "Show what is installed here and what works: versions, compiler, devices, links, pinned "
+        "memory",
     .examples =
         "baechi doctor\n"
         "baechi doctor --json",

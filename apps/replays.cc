@@ -25,8 +25,7 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
     names += (names.empty() ? "" : ", ") + known.back();
   }
   set.add("--order", read,
-          "As a program runs the plan that has this order: " + names +
-              "; the plan's own, if not given")
+          "The order in which the program runs operators: " + names + " (default: the plan's own)")
       .type_name("NAME")
       .suggest(known);
 }

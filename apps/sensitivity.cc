@@ -62,10 +62,10 @@ Run declare_sensitivity(OptionSet& set) {
           "How far each compute time and tensor size may be off, such as 20%")
       .type_name("X%")
       .show_default();
-  set.add("--samples", options->samples, "How many wrong profiles; seeds count from --seed")
+  set.add("--samples", options->samples, "Number of wrong profiles; their seeds count from --seed")
       .type_name("N")
       .show_default();
-  set.add_flag("--csv", options->csv, "One line per sample instead of the summary");
+  set.add_flag("--csv", options->csv, "Print one line per sample instead of the summary");
   add_planning_options(set, options->request, kStudiesTake);
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return run_sensitivity(*options, context); };
@@ -75,7 +75,8 @@ Run declare_sensitivity(OptionSet& set) {
 
 extern const Command kSensitivityCommand{
     .name = "sensitivity",
-    .summary = "Place with costs that are off, replay with the true ones: what wrong profiles cost",
+    .summary =
+        "Show what wrong profiles cost: place with costs that are off, replay with the true ones",
     .examples =
         "baechi sensitivity model.json --cluster 4x8GiB\n"
         "baechi sensitivity model.json --cluster 4x8GiB --off-by 50% --samples 100 --method m-sct\n"

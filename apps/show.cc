@@ -51,12 +51,13 @@ Run declare_show(OptionSet& set) {
          },
          "Columns of the picture, 40 to 1000; default: those of the terminal")
       .type_name("N");
-  set.add("--color", options->color, "Colours: when it is a terminal, always or never")
+  set.add("--color", options->color, "Use colours: auto (on a terminal), always or never")
       .one_of({"auto", "always", "never"})
       .show_default();
   set.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
-  set.add_flag("--load", options->load,
-               "Of a plan of several micro-batches, too: how busy devices are, not with which");
+  set.add_flag(
+      "--load", options->load,
+      "Show how busy devices are, even where the plan has several micro-batches to tell apart");
   return [options](const RunContext& context) { return show(*options, context); };
 }
 

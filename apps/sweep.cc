@@ -60,14 +60,14 @@ Run declare_sweep(OptionSet& set) {
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add("--memory", options->memory,
-          "Parts of each device's memory, such as 0.3,0.5,1 (default: 1)")
+          "Fractions of each device's memory, such as 0.3,0.5,1 (default: 1)")
       .separated_by_commas()
       .type_name("X,...");
   set.add("--devices", options->devices,
           "Numbers of devices: the first ones, or more like the last one (default: all)")
       .separated_by_commas()
       .type_name("N,...");
-  set.add("--methods", options->methods, "Several methods instead of --method")
+  set.add("--methods", options->methods, "Methods to compare, instead of --method")
       .separated_by_commas()
       .type_name("NAME,...");
   add_planning_options(set, options->request, kStudiesTake);
@@ -80,7 +80,7 @@ Run declare_sweep(OptionSet& set) {
 
 extern const Command kSweepCommand{
     .name = "sweep",
-    .summary = "Plan a grid of memory, devices and methods; the step times as CSV",
+    .summary = "Plan a grid of memory, devices and methods; print the step times as CSV",
     .examples =
         "baechi sweep model.json --cluster 4x8GiB --memory 0.3,0.5,0.7,1 -o memory.csv\n"
         "baechi sweep model.json --cluster 4x8GiB --devices 1,2,4,8 --methods m-etf,m-sct,auto\n"

@@ -53,7 +53,7 @@ Run declare_verify(OptionSet& set) {
 
 extern const Command kVerifyCommand{
     .name = "verify",
-    .summary = "Check a plan against its graph, rule by rule, with code of its own",
+    .summary = "Check a plan against its graph, rule by rule, with independent code",
     .examples =
         "baechi verify model.json plan.json\n"
         "baechi verify model.json plan.json --json",

@@ -133,21 +133,25 @@ Run declare_what_if(OptionSet& set) {
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);
   set.add_flag("--only-these", options->only_these,
-               "Only the cluster as it is and the scenarios of the --try options");
-  set.add_flag("--devices", options->each_device,
-               "Instead: is each device worth it? A step without it, and which devices are enough");
+               "Show only the cluster as it is and the scenarios of the --try options");
+  set.add_flag(
+      "--devices", options->each_device,
+      "Show instead what each device is worth: the step without it, and which devices are enough");
   const auto add = [&](const char* name, std::vector<std::string>& texts, const char* type,
                        const char* help) {
     set.add(name, texts, help).type_name(type).repeatable();
   };
-  add("--try-cluster", options->clusters, "CLUSTER", "Another cluster; may be given several times");
+  add("--try-cluster", options->clusters, "CLUSTER",
+      "Try another cluster; may be given several times");
   add("--try-devices", options->devices, "N",
-      "So many devices: the first ones, or more like the last one");
-  add("--try-memory", options->memory, "AMOUNT", "12GiB on every device, or 1.5x of what it has");
-  add("--try-link", options->links, "LINK", "Between any two devices, such as 5us,50GB/s");
-  add("--try-speed", options->speeds, "X", "Devices so many times as fast");
+      "Try N devices: the first ones, or more like the last one");
+  add("--try-memory", options->memory, "AMOUNT",
+      "Try this much memory on every device: 12GiB, or 1.5x of what it has");
+  add("--try-link", options->links, "LINK",
+      "Try this link between any two devices, such as 5us,50GB/s");
+  add("--try-speed", options->speeds, "X", "Try devices X times as fast");
   add("--try-batch", options->batches, "N",
-      "Another mini-batch size, for graphs that say for which one their costs are");
+      "Try another mini-batch size, if the graph says for which size its costs are");
   options->request.budget = kBudgetOfMany;
   add_planning_options(set, options->request, kStudiesTake);
   add_page_option(set, options->report);
@@ -158,7 +162,7 @@ Run declare_what_if(OptionSet& set) {
 
 extern const Command kWhatIfCommand{
     .name = "what-if",
-    .summary = "What another device, more memory, a faster link or another batch would bring",
+    .summary = "Show what another device, more memory, a faster link or another batch would bring",
     .examples =
         "baechi what-if model.json --cluster 4x8GiB\n"
         "baechi what-if model.json --cluster 4x8GiB --report what_if.html\n"

@@ -25,22 +25,22 @@ class StudyOptions(TypedDict, total=False):
         coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
             has to be sent; neighbours: an operator with its only consumer, and a backward operator
             with its forward one; none: colocation groups alone. By default cut.
-        paper: The paper's system to the letter, to compare with; what does not fit is not mended.
+        paper: Follow the paper to the letter, for comparison, and repair no plan that does not fit.
             By default false.
-        order: In which order the program that runs the plan works off its operators: the plan is
-            made for that: planned: every device keeps to the order of the plan; program: every
-            device keeps to the order of the graph's file; none: a device runs whatever became ready
-            first. By default planned.
-        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
+        order: The order in which the program runs the operators of the plan, which is made for it:
+            planned: every device keeps to the order of the plan; program: every device keeps to the
+            order of the graph's file; none: a device runs whatever became ready first. By default
+            planned.
+        budget: How long auto and refine may search. It sets an amount of work, so equal input gives
             an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
-        threads: Threads of the search; they change how long it takes, not the plan: a whole number
+        threads: Threads of the search, which change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
-        seed: For every random choice. By default 1.
+        seed: Seed for every random choice. By default 1.
         micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
-            mini-batch a part of it. Of several numbers, or of those that auto tries, the fastest is
-            taken: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
-        mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
-            up. By default none.
+            mini-batch a part of it. The plan has the fastest of several numbers, or of those that
+            auto tries: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        mini_batch: Samples of a step, in all its micro-batches together: a whole number from 1 up.
+            By default none.
 
     """
 
@@ -67,44 +67,46 @@ class PlaceOptions(StudyOptions, total=False):
         coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
             has to be sent; neighbours: an operator with its only consumer, and a backward operator
             with its forward one; none: colocation groups alone. By default cut.
-        paper: The paper's system to the letter, to compare with; what does not fit is not mended.
+        paper: Follow the paper to the letter, for comparison, and repair no plan that does not fit.
             By default false.
-        order: In which order the program that runs the plan works off its operators: the plan is
-            made for that: planned: every device keeps to the order of the plan; program: every
-            device keeps to the order of the graph's file; none: a device runs whatever became ready
-            first. By default planned.
-        budget: How long auto and refine may search; it sets an amount of work, so equal input gives
+        order: The order in which the program runs the operators of the plan, which is made for it:
+            planned: every device keeps to the order of the plan; program: every device keeps to the
+            order of the graph's file; none: a device runs whatever became ready first. By default
+            planned.
+        budget: How long auto and refine may search. It sets an amount of work, so equal input gives
             an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
-        threads: Threads of the search; they change how long it takes, not the plan: a whole number
+        threads: Threads of the search, which change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
-        seed: For every random choice. By default 1.
+        seed: Seed for every random choice. By default 1.
         lp: How m-sct finds favorite children: matching: greedy matching, then swaps on the longest
             path; approx: the paper's linear program, to half a percent; exact: the paper's linear
             program, to a millionth. By default matching.
-        lp_threshold: With approx or exact, a solution below it makes a favorite child (paper: 0.1):
-            a number from 0 to 0.5. By default 0.5.
-        complete_matching: Match what rounding has left over, with approx or exact. By default true.
-        expert: A placement to follow with method expert, and to show with all. By default none.
-        robust: Choose, of the plans that the methods make, the one with the shortest worst step
-            when costs are off by up to so much: a part from 0 to 1, such as 0.2 or 20%. By default
+        lp_threshold: With approx or exact, a solution below this makes a favorite child (paper:
+            0.1): a number from 0 to 0.5. By default 0.5.
+        complete_matching: Match the operators that rounding leaves over, with approx or exact. By
+            default true.
+        expert: A placement for method expert to follow, and for method all to show. By default
             none.
+        robust: Choose among the methods' plans the one with the shortest worst step when costs are
+            off by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
         micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
-            mini-batch a part of it. Of several numbers, or of those that auto tries, the fastest is
-            taken: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
-        mini_batch: How many samples the micro-batches of a step are together: a whole number from 1
-            up. By default none.
-        recompute: Which operators of the forward pass run a second time before their backward needs
-            them, so that memory need not hold what they make; with residency auto it is auto unless
-            given: none: every operator runs once; auto: those with which the step is shortest, or
-            fits at all; all: all that may, in regions whose first inputs are kept. By default none.
-        residency: Which tensors the cluster's host keeps while no device reads them: weights, their
-            updates, and what the backward pass reads: none: devices keep all that they make and all
-            weights; auto: what makes the step shortest, or fit at all; all: all that may be, so
-            that devices need the least memory. By default none.
-        improvements: Keep in the plan when the search found which step, and by what. By default
+            mini-batch a part of it. The plan has the fastest of several numbers, or of those that
+            auto tries: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
+        mini_batch: Samples of a step, in all its micro-batches together: a whole number from 1 up.
+            By default none.
+        recompute: Which operators of the forward pass run a second time before the backward pass,
+            so that memory need not hold their results; the default with residency auto is auto:
+            none: every operator runs once; auto: those that make the step shortest, or make it fit
+            at all; all: every operator that may, in regions that keep their first inputs. By
+            default none.
+        residency: Which tensors the cluster's host keeps while no device reads them: weights,
+            optimizer state, and what the backward pass reads: none: no tensor: devices keep all
+            weights and results; auto: those that make the step shortest, or make it fit at all;
+            all: every tensor that may, so that devices need the least memory. By default none.
+        improvements: Record in the plan when and how the search found each shorter step. By default
             false.
-        bounds: Compute lower bounds, and so the gap. By default true.
-        suggest: Search for what would fit, when nothing does. By default true.
+        bounds: Compute lower bounds and the gap. By default true.
+        suggest: Search for what would fit where nothing does. By default true.
 
     """
 

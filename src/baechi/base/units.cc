@@ -19,7 +19,7 @@ std::int64_t scale_up(std::int64_t value, std::int64_t numerator, std::int64_t d
                       const char* quantity) {
   BAECHI_ASSERT(value >= 0 && numerator >= 0 && denominator > 0, "scale_up of a negative value");
   std::int64_t small = 0;
-  if (!__builtin_mul_overflow(value, numerator, &small))  // a 64-bit division is much cheaper
+  if (!multiply_overflows(value, numerator, small))  // a 64-bit division is much cheaper
     return small / denominator + (small % denominator != 0 ? 1 : 0);
   const auto product = static_cast<WideUnsigned>(value) * static_cast<WideUnsigned>(numerator);
   const auto divisor = static_cast<WideUnsigned>(denominator);

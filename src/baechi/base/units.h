@@ -6,6 +6,8 @@
 #include <compare>
 #include <cstdint>
 
+#include "baechi/base/overflow.h"
+
 namespace baechi {
 
 [[noreturn]] void throw_overflow(const char* quantity);
@@ -23,17 +25,17 @@ class Quantity {
 
   friend constexpr Self operator+(Self a, Self b) {
     std::int64_t sum = 0;
-    if (__builtin_add_overflow(a.count(), b.count(), &sum)) throw_overflow(Self::kName);
+    if (add_overflows(a.count(), b.count(), sum)) throw_overflow(Self::kName);
     return Self(sum);
   }
   friend constexpr Self operator-(Self a, Self b) {
     std::int64_t difference = 0;
-    if (__builtin_sub_overflow(a.count(), b.count(), &difference)) throw_overflow(Self::kName);
+    if (subtract_overflows(a.count(), b.count(), difference)) throw_overflow(Self::kName);
     return Self(difference);
   }
   friend constexpr Self operator*(Self a, std::int64_t factor) {
     std::int64_t product = 0;
-    if (__builtin_mul_overflow(a.count(), factor, &product)) throw_overflow(Self::kName);
+    if (multiply_overflows(a.count(), factor, product)) throw_overflow(Self::kName);
     return Self(product);
   }
   friend constexpr Self operator*(std::int64_t factor, Self a) { return a * factor; }

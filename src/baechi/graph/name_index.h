@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "baechi/base/id.h"
+#include "baechi/base/overflow.h"
 
 namespace baechi {
 
@@ -24,7 +25,7 @@ class NameIndex {
 
   // A hint that `name` is about to be looked up: fetches its slot, which is seldom in a cache.
   void expect(std::string_view name) const {
-    if (!slots_.empty()) __builtin_prefetch(&slots_[hash_of(name) & (slots_.size() - 1)]);
+    if (!slots_.empty()) prefetch(&slots_[hash_of(name) & (slots_.size() - 1)]);
   }
 
   // `name_of(op)` is the name that `op` was inserted with.

@@ -7,6 +7,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/overflow.h"
 
 namespace baechi::lp {
 namespace {
@@ -58,7 +59,7 @@ std::int64_t checked_longest_path(const PathGraph& graph) {
   std::int64_t longest = 0;
   const auto checked_sum = [](std::int64_t a, std::int64_t b) {
     std::int64_t sum = 0;
-    if (__builtin_add_overflow(a, b, &sum) || sum > kLargestPath)
+    if (add_overflows(a, b, sum) || sum > kLargestPath)
       throw InputError("times: the longest path exceeds 2^61 ns");
     return sum;
   };

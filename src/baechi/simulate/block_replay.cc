@@ -6,6 +6,7 @@
 #include <span>
 
 #include "baechi/base/assert.h"
+#include "baechi/base/overflow.h"
 #include "baechi/simulate/check_placed.h"
 
 namespace baechi::simulation {
@@ -173,9 +174,9 @@ void BlockReplay::begin(DeviceId device) {
   block.ready = at;
   worker.busy = true;
   if (block.sends) {  // needed when it ends, some events from now
-    __builtin_prefetch(&outboxes_[block.tail]);
-    __builtin_prefetch(&sends_[block.outbox]);
-    __builtin_prefetch(&readers_[block.outbox]);
+    prefetch(&outboxes_[block.tail]);
+    prefetch(&sends_[block.outbox]);
+    prefetch(&readers_[block.outbox]);
   }
   const std::uint32_t rounds = block.duration > Time(0) ? 0 : at.round;
   events_.set(device, Event::finish({at.at + block.duration, rounds + block.ending}, block.tail));

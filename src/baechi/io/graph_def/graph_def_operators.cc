@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <unordered_map>
 
+#include "baechi/base/overflow.h"
 #include "baechi/base/units.h"
 
 namespace baechi {
@@ -16,7 +17,7 @@ std::int64_t saturating_product(std::initializer_list<std::int64_t> factors) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
   std::int64_t result = 1;
   for (const std::int64_t factor : factors)
-    if (__builtin_mul_overflow(result, factor, &result) || result > kHuge) return kHuge;
+    if (multiply_overflows(result, factor, result) || result > kHuge) return kHuge;
   return result;
 }
 

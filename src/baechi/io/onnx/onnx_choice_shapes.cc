@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/overflow.h"
 #include "baechi/io/onnx/onnx_shapes.h"
 
 namespace baechi {
@@ -66,7 +67,7 @@ void range(OnnxOperands& op) {
     return;
   const std::int64_t step = delta->front();
   std::int64_t distance = 0;
-  if (step == 0 || __builtin_sub_overflow(limit->front(), start->front(), &distance)) return;
+  if (step == 0 || subtract_overflows(limit->front(), start->front(), distance)) return;
   if (distance == INT64_MIN || step == INT64_MIN) return;
   const bool runs = (distance > 0) == (step > 0);
   const std::int64_t count =

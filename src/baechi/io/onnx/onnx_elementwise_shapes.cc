@@ -6,6 +6,7 @@
 #include <string>
 
 #include "baechi/base/error.h"
+#include "baechi/base/overflow.h"
 #include "baechi/io/onnx/onnx_shapes.h"
 
 namespace baechi {
@@ -128,13 +129,13 @@ void compute(OnnxOperands& op, const Arithmetic& arithmetic) {
 
 using Number = std::int64_t;
 void add(OnnxOperands& op) {
-  compute(op, [](Number a, Number b, Number& c) { return !__builtin_add_overflow(a, b, &c); });
+  compute(op, [](Number a, Number b, Number& c) { return !add_overflows(a, b, c); });
 }
 void subtract(OnnxOperands& op) {
-  compute(op, [](Number a, Number b, Number& c) { return !__builtin_sub_overflow(a, b, &c); });
+  compute(op, [](Number a, Number b, Number& c) { return !subtract_overflows(a, b, c); });
 }
 void multiply(OnnxOperands& op) {
-  compute(op, [](Number a, Number b, Number& c) { return !__builtin_mul_overflow(a, b, &c); });
+  compute(op, [](Number a, Number b, Number& c) { return !multiply_overflows(a, b, c); });
 }
 void divide(OnnxOperands& op) {
   compute(op, [](Number a, Number b, Number& c) {
@@ -227,7 +228,7 @@ void reduce_product(OnnxOperands& op) {
   if (!shape.has_value() || onnx_elements(*shape) != 1) return;
   Number product = 1;
   for (const Number value : *values)
-    if (__builtin_mul_overflow(product, value, &product)) return;
+    if (multiply_overflows(product, value, product)) return;
   op.set_integers(0, op.element(0), *shape, {product});
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "baechi/base/error.h"
+#include "baechi/base/overflow.h"
 #include "baechi/io/onnx/onnx_shapes.h"
 
 namespace baechi {
@@ -144,7 +145,7 @@ void concat(OnnxOperands& op) {
     const Shape* const part = op.shape(i);
     if (part == nullptr) return;
     if (part->size() != result.size()) throw InputError("it joins tensors of different ranks");
-    if (__builtin_add_overflow(result[axis], (*part)[axis], &result[axis]))
+    if (add_overflows(result[axis], (*part)[axis], result[axis]))
       throw InputError("it joins too much");
     const OnnxIntegers* const numbers = op.integers(i);
     known = known && numbers != nullptr && result.size() == 1;
@@ -243,7 +244,7 @@ void tile(OnnxOperands& op) {
   if (x == nullptr || repeats == nullptr || repeats->size() != x->size()) return;
   Shape result = *x;
   for (std::size_t i = 0; i < result.size(); ++i)
-    if (__builtin_mul_overflow(result[i], (*repeats)[i], &result[i]))
+    if (multiply_overflows(result[i], (*repeats)[i], result[i]))
       throw InputError("it repeats too often");
   op.set(0, op.element(0), result);
 }
@@ -262,8 +263,7 @@ void pad(OnnxOperands& op) {
   Shape result = *x;
   for (std::size_t i = 0; i < count; ++i) {
     std::int64_t& size = result[axes != nullptr ? OnnxOperands::axis((*axes)[i], x->size()) : i];
-    if (__builtin_add_overflow(size, (*pads)[i], &size) ||
-        __builtin_add_overflow(size, (*pads)[count + i], &size))
+    if (add_overflows(size, (*pads)[i], size) || add_overflows(size, (*pads)[count + i], size))
       throw InputError("it pads too much");
   }
   op.set(0, op.element(0), result);

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "baechi/base/overflow.h"
+
 namespace baechi {
 namespace {
 
@@ -98,7 +100,7 @@ struct TensorContent {
 void keep_values(OnnxTensor& tensor, TensorContent content) {
   std::size_t count = 1;
   for (const std::int64_t size : tensor.shape)
-    if (__builtin_mul_overflow(count, static_cast<std::size_t>(size), &count)) return;
+    if (multiply_overflows(count, static_cast<std::size_t>(size), count)) return;
   if (count > kMostIntegers || content.raw.size() > 8 * kMostIntegers) return;
   const bool has_raw = !content.raw.empty();
   if (tensor.element == OnnxElement::kInt64) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "baechi/base/overflow.h"
+
 namespace baechi {
 namespace {
 
@@ -17,7 +19,7 @@ std::int64_t flop_product(std::initializer_list<std::int64_t> factors) {
   constexpr std::int64_t kHuge = std::int64_t{1} << 60;
   std::int64_t result = 1;
   for (const std::int64_t factor : factors)
-    if (__builtin_mul_overflow(result, factor, &result) || result > kHuge) return kHuge;
+    if (multiply_overflows(result, factor, result) || result > kHuge) return kHuge;
   return result;
 }
 

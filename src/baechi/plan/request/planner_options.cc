@@ -30,8 +30,8 @@ struct RecomputeName {
 };
 constexpr std::array<RecomputeName, 3> kRecomputeNames{{
     {Recompute::kNone, "none", "every operator runs once"},
-    {Recompute::kAuto, "auto", "those with which the step is shortest, or fits at all"},
-    {Recompute::kAll, "all", "all that may, in regions whose first inputs are kept"},
+    {Recompute::kAuto, "auto", "those that make the step shortest, or make it fit at all"},
+    {Recompute::kAll, "all", "every operator that may, in regions that keep their first inputs"},
 }};
 
 struct ResidingName {
@@ -39,9 +39,9 @@ struct ResidingName {
   std::string_view name, summary;
 };
 constexpr std::array<ResidingName, 3> kResidingNames{{
-    {AwayChoice::kNone, "none", "devices keep all that they make and all weights"},
-    {AwayChoice::kAuto, "auto", "what makes the step shortest, or fit at all"},
-    {AwayChoice::kAll, "all", "all that may be, so that devices need the least memory"},
+    {AwayChoice::kNone, "none", "no tensor: devices keep all weights and results"},
+    {AwayChoice::kAuto, "auto", "those that make the step shortest, or make it fit at all"},
+    {AwayChoice::kAll, "all", "every tensor that may, so that devices need the least memory"},
 }};
 
 template <class Value, class Rows>  // rows of a value, its name and a summary
@@ -96,34 +96,36 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.optimize.coplacement.rule, coplacement_rules());
                   }},
-    PlannerOption{.name = "paper",
-                  .help = "the paper's system to the letter, to compare with; what does not fit is "
-                          "not mended",
-                  .takers = kAllPlan | kOptimizerTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
-                  .command_line = "--paper"},
-    PlannerOption{.name = "order",
-                  .help = "In which order the program that runs the plan works off its operators: "
-                          "the plan is made for that",
-                  .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField {
-                    return one_of(r.place.order, execution_orders());
-                  }},
+    PlannerOption{
+        .name = "paper",
+        .help =
+            "follow the paper to the letter, for comparison, and repair no plan that does not fit",
+        .takers = kAllPlan | kOptimizerTakes,
+        .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
+        .command_line = "--paper"},
+    PlannerOption{
+        .name = "order",
+        .help =
+            "The order in which the program runs the operators of the plan, which is made for it",
+        .takers = kAllPlan,
+        .field = [](PlanRequest& r) -> OptionField {
+          return one_of(r.place.order, execution_orders());
+        }},
     PlannerOption{.name = "budget",
-                  .help = "How long auto and refine may search; it sets an amount of work, so "
+                  .help = "How long auto and refine may search. It sets an amount of work, so "
                           "equal input gives an equal plan",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
                   .least = 1e-9,
                   .most = 1e6},
     PlannerOption{.name = "threads",
-                  .help = "Threads of the search; they change how long it takes, not the plan",
+                  .help = "Threads of the search, which change how long it takes, not the plan",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.threads; },
                   .least = 1,
                   .most = 1024},
     PlannerOption{.name = "seed",
-                  .help = "For every random choice",
+                  .help = "Seed for every random choice",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.place.seed; }},
     PlannerOption{.name = "lp",
@@ -135,26 +137,26 @@ constexpr std::array kOptions{
                   .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
     PlannerOption{
         .name = "lp_threshold",
-        .help = "With approx or exact, a solution below it makes a favorite child (paper: 0.1)",
+        .help = "With approx or exact, a solution below this makes a favorite child (paper: 0.1)",
         .takers = kPlaceTakes,
         .field = [](PlanRequest& r) -> OptionField { return &r.place.lp_threshold; },
         .least = 0,
         .most = 0.5,  // at most one child of an operator has a variable below one half
         .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
     PlannerOption{.name = "complete_matching",
-                  .help = "match what rounding has left over, with approx or exact",
+                  .help = "match the operators that rounding leaves over, with approx or exact",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.place.complete_matching; },
                   .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; },
                   .command_line = "--no-completion"},
     PlannerOption{.name = "expert",
-                  .help = "A placement to follow with method expert, and to show with all",
+                  .help = "A placement for method expert to follow, and for method all to show",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.place.expert; },
                   .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
     PlannerOption{.name = "robust",
-                  .help = "Choose, of the plans that the methods make, the one with the shortest "
-                          "worst step when costs are off by up to so much",
+                  .help = "Choose among the methods' plans the one with the shortest worst step "
+                          "when costs are off by up to this part",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.robust; },
                   .least = 0,
@@ -163,41 +165,42 @@ constexpr std::array kOptions{
     PlannerOption{.name = "micro_batches",
                   .help =
                       "How many micro-batches a step has. Each is as large as the graph, or with "
-                      "a mini-batch a part of it. Of several numbers, or of those that auto "
-                      "tries, the fastest is taken",
+                      "a mini-batch a part of it. The plan has the fastest of several numbers, or "
+                      "of those that auto tries",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
                   .least = 1,
                   .most = 4096},
     PlannerOption{.name = "mini_batch",
-                  .help = "How many samples the micro-batches of a step are together",
+                  .help = "Samples of a step, in all its micro-batches together",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
                   .most = 1e12},
-    PlannerOption{.name = "recompute",
-                  .help = "Which operators of the forward pass run a second time before their "
-                          "backward needs them, so that memory need not hold what they make; with "
-                          "residency auto it is auto unless given",
-                  .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return second_runs(r); }},
+    PlannerOption{
+        .name = "recompute",
+        .help =
+            "Which operators of the forward pass run a second time before the backward pass, so "
+            "that memory need not hold their results; the default with residency auto is auto",
+        .takers = kPlaceTakes,
+        .field = [](PlanRequest& r) -> OptionField { return second_runs(r); }},
     PlannerOption{
         .name = "residency",
-        .help = "Which tensors the cluster's host keeps while no device reads them: "
-                "weights, their updates, and what the backward pass reads",
+        .help = "Which tensors the cluster's host keeps while no device reads them: weights, "
+                "optimizer state, and what the backward pass reads",
         .takers = kPlaceTakes,
         .field = [](PlanRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
     PlannerOption{.name = "improvements",
-                  .help = "keep in the plan when the search found which step, and by what",
+                  .help = "record in the plan when and how the search found each shorter step",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.improvements; },
                   .command_line = "--improvements"},
     PlannerOption{.name = "bounds",
-                  .help = "compute lower bounds, and so the gap",
+                  .help = "compute lower bounds and the gap",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.bounds; }},
     PlannerOption{.name = "suggest",
-                  .help = "search for what would fit, when nothing does",
+                  .help = "search for what would fit where nothing does",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.suggest; }},
 };
