@@ -36,6 +36,11 @@ TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
 ]
 PIP = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+TORCH_OLDEST = BUILD / "torch-oldest"
+INSTALL_OLDEST = (  # what it needs is what the newest needs, and there
+    *("--no-deps", "--target", TORCH_OLDEST),
+    *("-r", ROOT / "tools/requirements-torch-oldest.txt"),
+)
 BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
@@ -133,6 +138,34 @@ def head_of() -> str:
     with contextlib.suppress(FileNotFoundError):  # no git here
         head = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return head or "no commit"
+
+
+AHEAD: dict[tuple[str | Path, ...], concurrent.futures.Future[str]] = {}  # see install_ahead
+
+
+def install(ctx: Context, *arguments: str | Path) -> None:
+    """Let pip install something, or wait until it has, where that was begun ahead."""
+    concurrent.futures.wait(AHEAD.values())  # one pip at a time in one environment
+    if arguments in AHEAD:
+        AHEAD[arguments].result()
+    else:
+        ctx.run(*PIP, *arguments)
+
+
+def install_ahead() -> None:
+    """Begin to install what later stages need: that is waiting, and compiling is work."""
+    ctx = Context(log=BUILD / "logs" / "pip.log")
+    ctx.log.write_text("")
+    names = ("torch", "docs", "tensorflow")
+    wanted: list[tuple[str | Path, ...]] = [
+        ("-r", ROOT / f"tools/requirements-{name}.txt") for name in names
+    ]
+    with contextlib.suppress(FileExistsError):
+        TORCH_OLDEST.mkdir()
+        wanted.append(INSTALL_OLDEST)
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    AHEAD.update((arguments, pool.submit(ctx.run, *PIP, *arguments)) for arguments in wanted)
+    pool.shutdown(wait=False)
 
 
 def check_format(ctx: Context) -> None:
@@ -284,18 +317,14 @@ def check_consumer(ctx: Context) -> None:
         ctx.run(compiler, "-std=c++20", "-fsyntax-only", f"-I{prefix}/include", everything)
 
 
-def compile_alone(ctx: Context, command: dict[str, str]) -> list[Path]:
-    """Let the compiler read a file of the release preset by itself; return our files that it read.
-
-    The wheel and the tests are built a dozen files at once, which hides a missing #include.
-    """
+def compile_alone(ctx: Context, command: dict[str, str]) -> None:
+    """Let the compiler read a file by itself: a dozen built at once hide a missing #include."""
     words = shlex.split(command["command"])
     words = [word for word in words if word != "-c"]
     del words[words.index("-o") : words.index("-o") + 2]
     source = Path(command["file"]).relative_to(ROOT)
-    made = BUILD / "alone" / "_".join(source.parts)
     done = subprocess.run(
-        [*words, "-fsyntax-only", "-MD", "-MF", made],
+        [*words, "-fsyntax-only"],
         cwd=command["directory"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -305,9 +334,6 @@ def compile_alone(ctx: Context, command: dict[str, str]) -> list[Path]:
         with ctx.log.open("a") as log:
             log.write(f"$ {source} alone\n{done.stdout}\n")
         raise Failed(f"{source} does not compile alone")
-    names = made.read_text().replace("\\\n", " ").split(":", 1)[1].split()
-    read = [(Path(command["directory"]) / name).resolve() for name in names]
-    return [path for path in read if path.is_relative_to(ROOT)]
 
 
 def in_turn(path: Path) -> bytes:
@@ -316,9 +342,10 @@ def in_turn(path: Path) -> bytes:
 
 
 def check_tidy(ctx: Context) -> None:
-    """C++ files alone: the compiler reads all but two thirds of the tests, clang-tidy src and apps.
+    """C++ files by themselves: clang-tidy reads src and apps, the compiler what that has not.
 
-    A time limit cuts clang-tidy off, and files that passed it before are not run again.
+    A time limit cuts clang-tidy off; it does not read again what it has passed beside the same
+    headers. Of the tests the compiler reads a third.
     """
     ctx.run("cmake", "--preset", "release", f"-DBAECHI_WERROR={WERROR}", "-DBAECHI_UNITY=OFF")
     commands = {
@@ -331,43 +358,36 @@ def check_tidy(ctx: Context) -> None:
         del commands[path]
     passed_before = BUILD / "tidy"
     passed_before.mkdir(exist_ok=True)
-    (BUILD / "alone").mkdir(exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
-        alone = {path: pool.submit(compile_alone, ctx, commands[path]) for path in commands}
-    wrong = sum(run.exception() is not None for run in alone.values())
-    ctx.notes.append(f"{len(commands)} files alone")
-    if wrong:
-        raise Failed(f"{wrong} files do not compile alone")
+    around = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
+    for header in sources("*.h"):
+        around.update(header.read_bytes())
     deadline = time.monotonic() + TIDY_SECONDS
-    late: list[Path] = []
 
-    def tidy(source: Path) -> None:
-        digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
-        for path in alone[source].result():
-            digest.update(path.read_bytes())
-        stamp = passed_before / digest.hexdigest()
-        if stamp.exists():
-            return
-        if time.monotonic() > deadline:
-            late.append(source)
-            return
-        ctx.run("clang-tidy", "--quiet", *TIDY_ARGUMENTS, "-p", BUILD / "release", source)
-        stamp.touch()
+    def check(source: Path) -> bool:
+        if tidied := source.relative_to(ROOT).parts[0] in ("src", "apps"):
+            digest = around.copy()
+            digest.update(source.read_bytes())
+            stamp = passed_before / digest.hexdigest()
+            if not stamp.exists() and (tidied := time.monotonic() < deadline):
+                ctx.run("clang-tidy", "--quiet", *TIDY_ARGUMENTS, "-p", BUILD / "release", source)
+                stamp.touch()
+        if not tidied:
+            compile_alone(ctx, commands[source])
+        return tidied
 
-    files = [path for path in commands if path.relative_to(ROOT).parts[0] in ("src", "apps")]
-    files.sort(key=in_turn)
+    files = sorted(commands, key=lambda path: (path in tests, in_turn(path)))
     with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
-        runs = [pool.submit(tidy, path) for path in files]
-    bad = sum(run.exception() is not None for run in runs)
-    ctx.notes.append(f"{len(files) - len(late)} tidy")
-    if late:
-        ctx.notes.append(f"{len(late)} more not reached in {TIDY_SECONDS} s")
-    if bad:
-        raise Failed(f"clang-tidy objects to {bad} files")
+        runs = [pool.submit(check, path) for path in files]
+    wrong = sum(run.exception() is not None for run in runs)
+    if wrong:
+        raise Failed(f"{wrong} files have faults or do not compile alone")
+    tidied = sum(run.result() for run in runs)
+    ctx.notes += [f"{tidied} files tidy", f"{len(files) - tidied} compile alone"]
 
 
 def run_pytest(ctx: Context, *arguments: str | Path, env: dict[str, str] | None = None) -> None:
     """Run pytest, a process per core, and take over what it counted."""
+    concurrent.futures.wait(AHEAD.values())
     together = ["-n", str(CORES), "--dist", "loadfile"]
     try:
         text = ctx.run(sys.executable, "-m", "pytest", *together, *arguments, env=env)
@@ -390,7 +410,7 @@ def install_framework(ctx: Context, module: str) -> None:
     requirements = ROOT / f"tools/requirements-{module}.txt"
     installed = False
     with contextlib.suppress(Failed):
-        ctx.run(*PIP, "-r", requirements)
+        install(ctx, "-r", requirements)
         installed = True
     found = subprocess.run(
         [sys.executable, "-c", f"import {module}; print({module}.__version__)"],
@@ -423,18 +443,18 @@ def check_torch(ctx: Context) -> None:
 def check_torch_oldest(ctx: Context) -> None:
     """A quarter of them, in turn, on the oldest PyTorch that is supported."""
     install_framework(ctx, "torch")
-    folder, requirements = BUILD / "torch-oldest", ROOT / "tools/requirements-torch-oldest.txt"
-    stamp = folder / requirements.name
+    requirements = ROOT / "tools/requirements-torch-oldest.txt"
+    stamp = TORCH_OLDEST / requirements.name
     if not stamp.exists() or stamp.read_text() != requirements.read_text():
-        shutil.rmtree(folder, ignore_errors=True)
+        if INSTALL_OLDEST not in AHEAD:
+            shutil.rmtree(TORCH_OLDEST, ignore_errors=True)
         try:
-            # What it needs is what the newest needs, and there.
-            ctx.run(*PIP, "--no-deps", "--target", folder, "-r", requirements)
+            install(ctx, *INSTALL_OLDEST)
         except Failed:
             wanted = requirements.read_text().split()[-1]
             raise Skipped(f"pip finds no {wanted} in its indexes") from None
         shutil.copy(requirements, stamp)
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(TORCH_OLDEST), os.environ.get("PYTHONPATH")]))
     show = [sys.executable, "-c", "import torch; print(torch.__version__)"]
     ctx.notes[:] = ["torch " + ctx.run(*show, env={"PYTHONPATH": path}).strip()]
     run_torch_tests(ctx, "--quarter", env={"PYTHONPATH": path})
@@ -455,7 +475,7 @@ def check_bank(ctx: Context) -> None:
 def check_docs(ctx: Context) -> None:
     """The documentation as a site, without warnings, and the gallery's pages in it."""
     try:
-        ctx.run(*PIP, "-r", "tools/requirements-docs.txt")
+        install(ctx, "-r", ROOT / "tools/requirements-docs.txt")
     except Failed:
         raise Skipped("pip finds no mkdocs-material in its indexes") from None
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
@@ -540,7 +560,11 @@ def main() -> int:
     (BUILD / "logs").mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     names = STAGES if arguments.all else arguments.stages or NEEDED
-    results = {name: run_stage(name, arguments.fix) for name in names}
+    results = {}
+    for name in names:
+        if arguments.all and name == "release":  # the stages before it read what is installed
+            install_ahead()
+        results[name] = run_stage(name, arguments.fix)
     failed = [name for name, (_, result, _) in results.items() if result.startswith("FAILED")]
     contexts = [ctx for ctx, _, _ in results.values()]
     tests = [sum(getattr(c, key) for c in contexts) for key in ("passed", "failed", "skipped")]

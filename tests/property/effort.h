@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many random instances a property test draws: all of them in optimised builds, a twentieth
-// where assertions or sanitizers make each one so much dearer. And how many a measurement draws.
+// How many random instances a property test draws: all of them in optimised builds, a twentieth or
+// another share where assertions or sanitizers make each one so much dearer. And how many a
+// measurement draws.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,11 @@
 
 namespace baechi::testing {
 
-constexpr std::uint64_t effort(std::uint64_t instances) {
+constexpr std::uint64_t effort(std::uint64_t instances, [[maybe_unused]] std::uint64_t share = 20) {
 #ifdef NDEBUG
   return instances;
 #else
-  return instances / 20;
+  return instances / share;
 #endif
 }
 

@@ -14,6 +14,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/plan/planner.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "property/effort.h"
 
 namespace baechi {
 namespace {
@@ -140,7 +141,7 @@ TEST_CASE(
   for (std::size_t k = 0; k < kKinds; ++k)
     devices.push_back({kind(k), kind(k), Bytes(1'000'000'000), "", kFullSpeed});
   const Cluster cluster = cluster_of(std::move(devices));
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(20, 4); ++seed) {
     CAPTURE(seed);
     const Instance instance(seed);
     const OpGraph graph = instance.graph();

@@ -11,6 +11,7 @@
 #include "baechi/place/list/suppliers.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "property/effort.h"
 #include "unit/graphs.h"
 #include "unit/place/naive_scan.h"
 #include "unit/place/random_instances.h"
@@ -157,10 +158,10 @@ TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
 
 TEST_CASE(
     "m-etf: on long runs of equal devices every decision equals that of a scan of all pairs") {
-  int few = 0, many = 0, misfits = 0;
+  std::uint64_t few = 0, many = 0, misfits = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 4); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -172,9 +173,9 @@ TEST_CASE(
       ++(!used.has_value() ? misfits : *used < 16 ? few : many);
     }
   }
-  CHECK(few > 100);
-  CHECK(many > 50);
-  CHECK(misfits > 10);
+  CHECK(few > testing::effort(100, 4));
+  CHECK(many > testing::effort(50, 4));
+  CHECK(misfits > testing::effort(10, 4));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "baechi/place/list/favorite_child.h"
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "property/effort.h"
 #include "unit/graphs.h"
 #include "unit/place/naive_scan.h"
 #include "unit/place/random_instances.h"
@@ -83,10 +84,10 @@ TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
 
 TEST_CASE(
     "m-sct: on long runs of equal devices every decision equals that of a scan of all pairs") {
-  int few = 0, many = 0;
+  std::uint64_t few = 0, many = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 4); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -98,8 +99,8 @@ TEST_CASE(
       if (const auto used = testing::check_same(fast, naive)) ++(*used < 16 ? few : many);
     }
   }
-  CHECK(few > 100);
-  CHECK(many > 50);
+  CHECK(few > testing::effort(100, 4));
+  CHECK(many > testing::effort(50, 4));
 }
 
 }  // namespace

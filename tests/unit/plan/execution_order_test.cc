@@ -18,6 +18,7 @@
 #include "baechi/plan/robust.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
+#include "property/effort.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
@@ -146,7 +147,7 @@ TEST_CASE("execution order: auto finds the best placement for the order that run
 }
 
 TEST_CASE("execution order: every method's plan is replayed, and right, in its order") {
-  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(12, 4); ++seed) {
     const OpGraph graph = random_dag(seed, {.min_ops = 6, .max_ops = 14, .group_chance = 0.2});
     const Cluster cluster = random_cluster(seed);
     const CostModel costs(graph, cluster);

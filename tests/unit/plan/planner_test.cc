@@ -103,7 +103,7 @@ TEST_CASE("planner: improvements become shorter up to the plan's step, and chang
 
 TEST_CASE("planner: who stops the search gets the best plan so far, in every order") {
   std::size_t stopped = 0;
-  for (std::uint64_t seed = 0; seed < 12; ++seed)
+  for (std::uint64_t seed = 0; seed < testing::effort(12, 4); ++seed)
     for (const ExecutionOrderEntry& entry : execution_orders()) {
       CAPTURE(seed);
       CAPTURE(entry.name);
@@ -127,7 +127,7 @@ TEST_CASE("planner: who stops the search gets the best plan so far, in every ord
       CHECK(check_schedule(graph, cluster, plan.schedule, {.order = entry.order}).empty());
       if (entry.order == ExecutionOrder::kProgram) CHECK(plan.makespan() <= *seen);
     }
-  CHECK(stopped > 10);
+  CHECK(stopped > testing::effort(10, 4));
 }
 
 // Paper Figure 1.
