@@ -175,7 +175,7 @@ TEST_CASE(
   }
   CHECK(few > testing::effort(100, 4));
   CHECK(many > testing::effort(50, 4));
-  CHECK(misfits > testing::effort(10, 4));
+  CHECK(misfits > testing::effort(10, 8));
 }
 
 }  // namespace
