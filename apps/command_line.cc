@@ -192,7 +192,7 @@ void refuse_unknown_option(const CLI::App& app) {
 
 // CLI11 would only say that a subcommand is missing.
 void check_command_name(std::string_view name) {
-  std::vector<std::string> known;
+  std::vector<std::string> known = {"help"};
   for (const Command& command : all_commands()) {
     if (command.name == name) return;
     known.emplace_back(command.name);
@@ -291,12 +291,14 @@ ExitCode run_command_line(int argc, char** argv, const CancelFlag& cancel) {
     OptionSet options(*app);
     declared.emplace_back(app, command.declare(options));
   }
+  const std::size_t column = root.get_formatter()->get_column_width();
+  if (argc == 1) return print_help(root.help(), column), ExitCode::kBadInput;
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& wish) {  // --help, --version
     std::ostringstream out;
     root.exit(wish, out, out);
-    print_result(out.str());
+    print_help(out.str(), column);
     return ExitCode::kOk;
   } catch (const CLI::ParseError& error) {
     std::string words = "command line";

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
+#include <string>
 #include <vector>
 
+#include "baechi/base/error.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
 
@@ -46,7 +49,33 @@ std::string with_tables_cut(std::string_view text, std::size_t width) {
   return result;
 }
 
+// Breaks the line at spaces; what follows starts in column `indent`.
+void append_folded(std::string& result, std::string line, std::size_t indent, std::size_t width) {
+  while (line.size() > width) {
+    const std::size_t space = line.rfind(' ', width);
+    if (space == line.npos || space <= indent) break;
+    result += line.substr(0, space) + '\n';
+    line = std::string(indent, ' ') + line.substr(space + 1);
+  }
+  result += line + '\n';
+}
+
 }  // namespace
+
+void print_help(std::string_view text, std::size_t indent) {
+  if (!writes_to_terminal() || terminal_width() < 2 * indent) return print_result(text);
+  std::string result;
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);)
+    append_folded(result, line, line.starts_with("  ") ? indent : 0, terminal_width());
+  print_result(result);
+}
+
+void refuse_terminal(const std::string& path, const std::string& example) {
+  if (path.empty() && writes_to_terminal())
+    throw InputError("--output", "this is megabytes of JSON: name a file, such as -o " + example +
+                                     "; -o - writes it here");
+}
 
 void print_result(std::string_view text) { write_standard_output(text); }
 

@@ -23,6 +23,13 @@ bool writes_to_terminal();
 // Columns of that terminal, or a usual number.
 std::size_t terminal_width();
 
+// Help, whose descriptions begin in column `indent`: in a terminal no line is wider than it.
+void print_help(std::string_view text, std::size_t indent);
+
+// Throws InputError when a document of megabytes would go to a terminal that nobody asked for;
+// `example` is a file's name.
+void refuse_terminal(const std::string& path, const std::string& example);
+
 // Writes `text` to the file, atomically, or to stdout when `path` is empty or "-".
 void write_result(const std::string& path, std::string_view text);
 

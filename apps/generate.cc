@@ -148,9 +148,7 @@ ExitCode run_generate(const GenerateArguments& options, const RunContext& contex
   if (options.list) return list_models(context.json), ExitCode::kOk;
   if (options.list_devices) return list_presets(context.json), ExitCode::kOk;
   if (options.model.empty()) throw InputError("generate", "which graph? --list names them");
-  if (options.output.empty() && writes_to_terminal())
-    throw InputError("--output", "a graph is megabytes of JSON: name a file, such as -o " +
-                                     options.model + ".json; -o - writes it here");
+  refuse_terminal(options.output, options.model + ".json");
   const Progress progress("generating " + options.model);
   OpGraph graph = generate_graph(options.model, request_of(options, context.cancel));
   if (options.variables) graph = with_variables(graph);

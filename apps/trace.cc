@@ -17,6 +17,7 @@ struct TraceArguments {
 };
 
 ExitCode trace(const TraceArguments& options, const RunContext& context) {
+  refuse_terminal(options.output, "trace.json");
   const auto [step, plan, original] = load_plan_to_show(options.plan, options.graph, context);
   write_result(options.output, trace_events(step, plan));
   return ExitCode::kOk;

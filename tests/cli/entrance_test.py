@@ -41,6 +41,9 @@ def test_help_of_a_command_is_its_help(run: Run) -> None:
     wrong = run("help", "plcae")
     assert wrong.returncode == 2
     assert "did you mean 'place'" in wrong.stderr
+    assert "did you mean 'help'" in run("hlep").stderr
+    alone = run()
+    assert (alone.returncode, alone.stdout) == (2, run("--help").stdout)
 
 
 def test_estimate_answers_in_words_and_as_json(run: Run, config: Path) -> None:
@@ -115,15 +118,17 @@ def test_python_dash_m_is_the_command(command: str, run: Run) -> None:
     assert result.stdout == run("methods").stdout
 
 
-def test_generate_writes_no_graph_onto_a_terminal(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["generate gnmt", "trace gnmt plan.json"])
+def test_no_megabytes_are_written_onto_a_terminal(command: str, tmp_path: Path, asked: str) -> None:
     terminal, end = pty.openpty()
     result = subprocess.run(
-        [command, "generate", "gnmt"], stdout=end, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        [command, *asked.split()], stdout=end, stderr=subprocess.PIPE, text=True, cwd=tmp_path
     )
     os.close(end)
     os.close(terminal)
     assert result.returncode == 2
-    assert "name a file, such as -o gnmt.json; -o - writes it here" in result.stderr
+    file = "gnmt.json" if asked.startswith("generate") else "trace.json"
+    assert f"name a file, such as -o {file}; -o - writes it here" in result.stderr
 
 
 def test_tables_have_no_raw_counts_of_bytes(run: Run, tmp_path: Path) -> None:
@@ -175,21 +180,34 @@ def test_place_says_less_and_more(run: Run, tmp_path: Path) -> None:
     assert run(*place, "--quiet", "--verbose").returncode == 2
 
 
+def _shown_in_terminal(command: str, *arguments: str, columns: int) -> list[str]:
+    """Return what the command prints in a terminal of that width."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen([command, *arguments], stdout=end, stderr=subprocess.DEVNULL) as process:
+        os.close(end)
+        shown = b""
+        while part := _read(terminal):
+            shown += part
+    os.close(terminal)
+    assert process.returncode == 0
+    return shown.decode().splitlines()
+
+
 def test_tables_fit_the_terminal(command: str, tmp_path: Path) -> None:
     graph = tmp_path / "graph.json"
     subprocess.run([command, "generate", "gnmt", "--length", "2", "-o", graph], check=True)
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    place = [command, "place", str(graph), "-c", "2x8GiB", "-m", "m-sct", "--verbose"]
-    subprocess.run(place, stdout=end, stderr=subprocess.DEVNULL, check=True)
-    os.close(end)
-    shown = b""
-    while part := _read(terminal):
-        shown += part
-    os.close(terminal)
-    rows = [line for line in shown.decode().splitlines() if "  " in line or line.startswith("-")]
+    place = ["place", str(graph), "-c", "2x8GiB", "-m", "m-sct", "--verbose"]
+    shown = _shown_in_terminal(command, *place, columns=60)
+    rows = [line for line in shown if "  " in line or line.startswith("-")]
     assert len(rows) > 5
-    assert max(len(row.rstrip("\r")) for row in rows) == 60
+    assert max(len(row) for row in rows) == 60
+
+
+def test_help_fits_the_terminal(command: str, run: Run) -> None:
+    shown = _shown_in_terminal(command, "help", "estimate", columns=90)
+    assert max(len(line) for line in shown) <= 90
+    assert " ".join(shown).split() == run("help", "estimate").stdout.split()
 
 
 def _read(terminal: int) -> bytes:
