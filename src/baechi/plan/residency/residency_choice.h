@@ -3,6 +3,7 @@
 // (docs/explanation/host_memory.md). Beyond the paper.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -20,14 +21,19 @@ struct ResidencyProblem {
   const CostModel& costs;
 };
 
+// Which of whole variables stay first.
+enum class StayFirst : std::uint8_t {
+  kSpread,  // over the step
+  kLate,    // those whose gradients come last, so that the host can begin early
+  kLarge
+};
+
 struct ResidencyPrefer {
   std::size_t lead =
       0;  // by how many operators a fetch is asked for before there is room, as it may wait for its link
   double units = 0.0;  // the part of a device's memory that whole variables may take first
   double keep = 1.0;   // the part of a device's memory that may keep what could be away
-  // Of whole variables those stay first whose gradients come last, so that the host can begin early; else they
-  // are spread over the step.
-  bool late = false;
+  StayFirst first = StayFirst::kSpread;
   IdVector<DeviceId, Bytes> memory;  // what devices may hold, by the account of the choice
 };
 

@@ -19,16 +19,16 @@ namespace baechi {
 namespace {
 
 constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
-constexpr std::array<double, 5> kUnitParts{0.0, 0.2, 0.4, 0.6, 0.8};
+constexpr std::array<double, 5> kUnitParts{0.0, 0.4, 0.6, 0.8, 1.0};
 constexpr std::size_t kLead = 6;  // and of the best choice these:
 constexpr std::array<std::size_t, 3> kOtherLeads{0, 12, 24};
 constexpr std::array<double, 2> kLess{0.7, 0.5};  // parts of the memory, as on such devices
-constexpr std::array<double, 3> kLateUnits{0.0, 0.4, 0.8};
+constexpr std::array<double, 3> kLateUnits{0.0, 0.8, 1.0};
 constexpr int kHalvings = 2;
 constexpr int kRounds = 5;  // of replays that correct the account of one choice
 // Of a start beside others.
-constexpr std::array<std::pair<double, double>, 3> kFirstParts{
-    {{0.0, 0.9}, {0.4, 0.95}, {0.0, 0.0}}};
+constexpr std::array<std::pair<double, double>, 4> kFirstParts{
+    {{0.0, 0.9}, {0.4, 0.95}, {1.0, 1.0}, {0.0, 0.0}}};
 constexpr std::size_t kManyOps = 6'000;  // from here on parts are fewer
 constexpr std::size_t kMostSettled = 4;  // plans whose order a file may not tell
 
@@ -68,6 +68,13 @@ std::vector<OpId> store_order(const Unordered& given, const IdVector<OpId, bool>
   return order;
 }
 
+struct Try {
+  double units = 0.0, keep = 0.0;  // parts of the memory, as in ResidencyPrefer
+  std::size_t lead = kLead;
+  double memory = 1.0;  // the part that counts as there
+  StayFirst first = StayFirst::kSpread;
+};
+
 class Search {
  public:
   Search(const ResidencyProblem& problem, DeviceId store, const CancelFlag* cancel)
@@ -79,9 +86,8 @@ class Search {
   // How good it looks.
   FoundResidency try_start(const ResidencyStart& start, std::size_t number) {
     number_ = number;
-    best_parts_ = {0, 0};
     here_.reset();
-    for (const auto& [units, keep] : kFirstParts) try_parts(start, units, keep, kLead);
+    for (const auto& [units, keep] : kFirstParts) try_parts(start, {units, keep});
     return *here_;
   }
 
@@ -91,22 +97,27 @@ class Search {
     const bool many = costs_.graph().num_ops() > kManyOps;
     for (std::size_t u = 0; u < kUnitParts.size(); u += many ? 2 : 1)
       for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 2 : 1)
-        if (kKeepParts[k] >= kUnitParts[u] &&
-            !try_parts(start, kUnitParts[u], kKeepParts[k], kLead))
-          try_parts(start, kUnitParts[u], kKeepParts[k], 0);
+        if (kKeepParts[k] >= kUnitParts[u] && !try_parts(start, {kUnitParts[u], kKeepParts[k]}))
+          try_parts(start, {kUnitParts[u], kKeepParts[k], 0});
     // As on smaller devices: more memory is then hardly ever worse than that much less.
     for (const double memory : kLess)
       for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 3 : 1)
-        try_parts(start, 0, kKeepParts[k], kLead, memory);
+        try_parts(start, {0, kKeepParts[k], kLead, memory});
     for (const double units : kLateUnits)
-      for (const double keep : {0.9, 1.0}) try_parts(start, units, keep, kLead, 1.0, true);
-    const auto [units, keep] = best_parts_;
-    for (const std::size_t lead : kOtherLeads) try_parts(start, units, keep, lead);
+      try_parts(start, {units, 1.0, kLead, 1.0, StayFirst::kLate});
+    try_parts(start, {1.0, 1.0, kLead, 1.0, StayFirst::kLarge});
+    Try best = best_try_;
+    for (const std::size_t lead : kOtherLeads) {
+      best.lead = lead;
+      try_parts(start, best);
+    }
+    best = best_try_;
+    if (const auto last = with_updates_last(start)) try_parts(*last, best);
   }
 
   void try_nothing_kept(const ResidencyStart& start, std::size_t number) {
     number_ = number;
-    try_parts(start, 0, 0, 0);
+    try_parts(start, {0, 0, 0});
   }
 
   // In an order that a file can tell.
@@ -120,14 +131,31 @@ class Search {
  private:
   bool stopped() const { return cancel_ != nullptr && cancel_->requested() && !best_.empty(); }
 
+  // Gradients for the store are then made earlier, and others stay for longer. Nothing if an
+  // operator waits for an update.
+  std::optional<ResidencyStart> with_updates_last(const ResidencyStart& start) const {
+    const OpGraph& graph = costs_.graph();
+    const auto update = [&](OpId op) { return is_update(problem_.step, op); };
+    for (const OpId op : graph.ops())
+      for (const Edge& edge : graph.out_edges(op))
+        if (update(op) && !update(edge.to)) return std::nullopt;
+    ResidencyStart last = start;
+    for (std::vector<OpId>& order : last.order)
+      std::ranges::stable_partition(order, std::not_fn(update));
+    Simulator simulator(costs_);
+    simulator.makespan({last.device, last.order});
+    last.slots = simulator.slots();
+    return last;
+  }
+
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
-  bool try_parts(const ResidencyStart& given, double units, double keep, std::size_t lead,
-                 double memory = 1.0, bool late = false) {
-    ResidencyPrefer prefer{lead, units, keep, late,
+  bool try_parts(const ResidencyStart& given, const Try& what) {
+    now_ = what;
+    ResidencyPrefer prefer{what.lead, what.units, what.keep, what.first,
                            IdVector<DeviceId, Bytes>(costs_.cluster().num_devices())};
     for (const DeviceId device : costs_.cluster().devices())
       prefer.memory[device] = Bytes(static_cast<std::int64_t>(
-          static_cast<double>(costs_.cluster()[device].capacity.count()) * memory));
+          static_cast<double>(costs_.cluster()[device].capacity.count()) * what.memory));
     const IdVector<DeviceId, Bytes> there = prefer.memory;
     ResidencyStart start = given;
     std::optional<IdVector<DeviceId, Bytes>> fitting, too_much;
@@ -158,7 +186,7 @@ class Search {
     });
     if (!here_.has_value() || found.better_than(*here_)) {
       here_ = found;
-      best_parts_ = {prefer.units, prefer.keep};
+      best_try_ = now_;
     }
     offer(std::move(found));
     return fits;
@@ -184,7 +212,21 @@ class Search {
         ready[op] = std::max(ready[op], end);
       }
     }
+    one_after_the_other(start.store, ready);
     return ready;
+  }
+
+  // Updates when the store comes to them, so that fetches which are asked for by then go before them.
+  void one_after_the_other(DeviceId store, IdVector<OpId, Time>& ready) const {
+    std::vector<std::pair<Time, OpId>> updates;
+    for (const OpId op : costs_.graph().ops())
+      if (on_store_[op] && is_update(problem_.step, op)) updates.emplace_back(ready[op], op);
+    std::ranges::sort(updates);
+    Time free;
+    for (const auto& [at, op] : updates) {
+      ready[op] = std::max(at, free);
+      free = ready[op] + costs_.compute_time(op, store).value_or(Time(0));
+    }
   }
 
   FoundResidency replay(ResidencyStart& start, const ResidencyPrefer& prefer) {
@@ -257,12 +299,13 @@ class Search {
   const CostModel& costs_;
   std::vector<StoredUnit> units_;
   const CancelFlag* cancel_;
-  std::size_t number_ = 0;                      // of the start
-  IdVector<DeviceId, Bytes> peaks_;             // of what was measured last
-  IdVector<OpId, bool> on_store_;               // of the step that is replayed
-  std::optional<FoundResidency> here_;          // the best of one start,
-  std::pair<double, double> best_parts_{0, 0};  // and its parts
-  std::vector<FoundResidency> best_;            // of all, the best first
+  std::size_t number_ = 0;           // of the start
+  IdVector<DeviceId, Bytes> peaks_;  // of what was measured last
+  IdVector<OpId, bool> on_store_;    // of the step that is replayed
+  Try now_;
+  std::optional<FoundResidency> here_;  // the best of one start,
+  Try best_try_;                        // and how it was found
+  std::vector<FoundResidency> best_;    // of all, the best first
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "baechi/graph/residency.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/steps/step_search.h"
@@ -127,12 +128,12 @@ ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOf
   const bool several = step.micro_batches > 1;
   IdVector<OpId, std::size_t> block(one.sequence.size());
   if (several) block = blocks_of(graph, one.sequence, grouping.block);
-  // What runs once per step does so as soon as it may.
+  // Updates run as soon as they may, which frees their gradients.
   using Key = std::tuple<std::uint32_t, std::size_t, std::uint32_t, std::size_t, OpId>;
   const auto key_of = [&](OpId op) {
     const OpId original = step.original[op];
     if (!several || !step.micro_batch[op].has_value())
-      return Key(0, 0, 0, several ? 0 : position[original], op);
+      return Key(0, 0, 0, several || is_update(step, op) ? 0 : position[original], op);
     const std::uint32_t m = *step.micro_batch[op];
     return Key(m / grouping.micro_batches, block[original], m, position[original], op);
   };

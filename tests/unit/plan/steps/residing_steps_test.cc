@@ -78,7 +78,8 @@ OpGraph two_layers(std::uint64_t seed) {
 }
 
 // The shortest step that fits, of all choices of what is away, how many fetches there are and what each waits
-// for; the store runs fetches in the order of what they wait for, updates as their gradients come or last.
+// for; the store runs fetches in the order of what they wait for, updates as their gradients come or last,
+// as the device does, too.
 class ByBruteForce {
  public:
   ByBruteForce(const OpGraph& graph, const Cluster& cluster) : graph_(graph), cluster_(cluster) {
@@ -134,10 +135,11 @@ class ByBruteForce {
           }
           return;
         }
-    for (const bool last : {false, true}) replay(residency, last);
+    for (const bool last : {false, true})
+      for (const bool early : {false, true}) replay(residency, last, early);
   }
 
-  void replay(Residency residency, bool updates_last) {
+  void replay(Residency residency, bool updates_last, bool early_on_device) {
     std::ranges::sort(residency.on_store);
     const OpGraph step = residing(graph_, residency);
     std::vector<std::tuple<std::size_t, std::size_t, OpId>> on_store;
@@ -153,8 +155,12 @@ class ByBruteForce {
     std::vector<OpId> on_device{id("w1"), id("w2")};
     for (const OpId op : order_) on_device.push_back(op);
     for (const char* name : {"u2", "u1"}) {
-      if (placed.device[id(name)] == DeviceId(0)) on_device.push_back(id(name));
-      const std::size_t made = position(id(name[1] == '1' ? "b1" : "b2")) + 1;
+      const OpId gradient = id(name[1] == '1' ? "b1" : "b2");
+      if (placed.device[id(name)] == DeviceId(0))
+        on_device.insert(
+            early_on_device ? std::ranges::find(on_device, gradient) + 1 : on_device.end(),
+            id(name));
+      const std::size_t made = position(gradient) + 1;
       on_store.emplace_back(updates_last ? order_.size() + 1 : made, order_.size(), id(name));
     }
     std::ranges::sort(on_store);
