@@ -81,6 +81,46 @@ double least(std::vector<Crossing> units, double room, double Crossing::* bytes)
   return sum;
 }
 
+constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
+
+// The same, where no unit is cut.
+double least_whole(const std::vector<Crossing>& units, double room, double Crossing::* bytes) {
+  const double cell = std::max(1.0, room / static_cast<double>(kCells));
+  std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
+  double sum = 0;
+  for (const Crossing& unit : units) {
+    sum += unit.*bytes;
+    if (unit.held > room) continue;
+    const auto cells = static_cast<std::size_t>(unit.held / cell);
+    for (std::size_t there = stays.size(); there-- > cells;)
+      stays[there] = std::max(stays[there], stays[there - cells] + unit.*bytes);
+  }
+  return sum - stays.back();
+}
+
+// The most that some operator needs beside variables on whatever device runs it: what it reads and
+// makes, where it takes time and so has all of that at once.
+Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
+  const OpGraph& graph = costs.graph();
+  Bytes most;
+  for (const OpId op : graph.ops()) {
+    if (graph[op].variable || is_update(step, op)) continue;
+    const bool takes_time = std::ranges::all_of(costs.cluster().devices(), [&](DeviceId device) {
+      return costs.compute_time(op, device) != Time(0);
+    });
+    if (!takes_time) continue;
+    Bytes bytes = graph[op].temporary + graph.output_bytes(op);
+    std::vector<TensorId> read;
+    for (const Edge& edge : graph.in_edges(op))
+      if (edge.tensor.has_value() && !graph[edge.from].variable) read.push_back(*edge.tensor);
+    std::ranges::sort(read);
+    read.erase(std::unique(read.begin(), read.end()), read.end());
+    for (const TensorId tensor : read) bytes += graph.size(tensor);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 // Rounded down by a millionth, so that no rounding makes it too large.
 Time over(double bytes, const Link& link) {
   if (!link.bandwidth.has_value()) return Time(0);
@@ -115,6 +155,24 @@ Time before_updates(const CostModel& costs, const StepGraph& step, DeviceId devi
   return least.value_or(Time(0));
 }
 
+// On the fastest devices, the path to the update that has the shortest.
+Time path_to_updates(const CostModel& costs, const StepGraph& step, DeviceId store) {
+  const OpGraph& graph = costs.graph();
+  IdVector<OpId, Time> ready(graph.num_ops());
+  std::optional<Time> least;
+  for (const OpId op : graph.topological_order()) {
+    const bool update = is_update(step, op);
+    if (update && (!least.has_value() || ready[op] < *least)) least = ready[op];
+    std::optional<Time> runs;
+    for (const DeviceId device : costs.cluster().devices())
+      if (const auto time = costs.compute_time(op, device); device != store && time.has_value())
+        runs = std::min(runs.value_or(*time), *time);
+    const Time end = update ? ready[op] : ready[op] + runs.value_or(Time(0));
+    for (const Edge& edge : graph.out_edges(op)) ready[edge.to] = std::max(ready[edge.to], end);
+  }
+  return least.value_or(Time(0));
+}
+
 // The fastest link to or from the store; without a bandwidth if one has none.
 Link fastest(const Cluster& cluster, DeviceId store, bool from_store) {
   std::optional<Link> best;
@@ -139,18 +197,23 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
   double room = 0;
   for (const DeviceId device : cluster.devices())
     if (device != store) room += static_cast<double>(cluster[device].capacity.count());
+  room = std::max(0.0, room - static_cast<double>(beside_variables(costs, step).count()));
+  const auto sent = [&](const std::vector<Crossing>& of, double Crossing::* bytes) {
+    return std::max(least(of, room, bytes), least_whole(of, room, bytes));
+  };
   const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
   if (cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth) {
     std::vector<Crossing> both = units;
     for (Crossing& unit : both) unit.down += unit.up;
-    bounds.push_back({"traffic", over(least(both, room, &Crossing::down), from)});
+    bounds.push_back({"traffic", over(sent(both, &Crossing::down), from)});
   }
-  bounds.push_back({"traffic from the host", over(least(units, room, &Crossing::down), from)});
-  bounds.push_back({"traffic to the host", over(least(units, room, &Crossing::up), to)});
-  if (const double updates = least(units, room, &Crossing::update); updates > 0) {
-    Time before;  // what several devices do first they may do side by side
-    if (cluster.num_devices() == 2)
-      before = before_updates(costs, step, DeviceId(1 - store.index()));
+  bounds.push_back({"traffic from the host", over(sent(units, &Crossing::down), from)});
+  bounds.push_back({"traffic to the host", over(sent(units, &Crossing::up), to)});
+  if (const double updates = sent(units, &Crossing::update); updates > 0) {
+    // What several devices do first they may do side by side.
+    const Time before = cluster.num_devices() == 2
+                            ? before_updates(costs, step, DeviceId(1 - store.index()))
+                            : path_to_updates(costs, step, store);
     bounds.push_back(
         {"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) + before});
   }
