@@ -113,6 +113,10 @@ class Search {
     }
     best = best_try_;
     if (const auto last = with_updates_last(start)) try_parts(*last, best);
+    if (problem_.step.micro_batches > 1) return;
+    const ResidencyStart other = with_last_gradients_first(start);
+    try_parts(other, best);
+    try_parts(other, {1.0, 1.0, kLead, 1.0, StayFirst::kLarge});
   }
 
   void try_nothing_kept(const ResidencyStart& start, std::size_t number) {
@@ -142,10 +146,43 @@ class Search {
     ResidencyStart last = start;
     for (std::vector<OpId>& order : last.order)
       std::ranges::stable_partition(order, std::not_fn(update));
-    Simulator simulator(costs_);
-    simulator.makespan({last.device, last.order});
-    last.slots = simulator.slots();
+    run(last);
     return last;
+  }
+
+  // Where gradients may come in either order, in the other one: those that stay may then be gone
+  // before large ones are sent.
+  ResidencyStart with_last_gradients_first(const ResidencyStart& start) const {
+    const OpGraph& graph = costs_.graph();
+    using Key = std::tuple<bool, Time, OpId>;
+    std::priority_queue<Key, std::vector<Key>, std::greater<>> free;
+    const auto offer = [&](OpId op) {
+      const bool update = is_update(problem_.step, op), later = graph[op].backward && !update;
+      const Time at = start.slots[op].start;
+      free.emplace(later, update ? Time(0) : later ? Time(0) - at : at, op);
+    };
+    IdVector<OpId, std::size_t> waits(graph.num_ops());
+    for (const OpId op : graph.ops()) {
+      waits[op] = graph.in_edges(op).size();
+      if (waits[op] == 0) offer(op);
+    }
+    ResidencyStart other = start;
+    for (std::vector<OpId>& order : other.order) order.clear();
+    while (!free.empty()) {
+      const OpId op = std::get<OpId>(free.top());
+      free.pop();
+      other.order[other.device[op]].push_back(op);
+      for (const Edge& edge : graph.out_edges(op))
+        if (--waits[edge.to] == 0) offer(edge.to);
+    }
+    run(other);
+    return other;
+  }
+
+  void run(ResidencyStart& start) const {
+    Simulator simulator(costs_);
+    simulator.makespan({start.device, start.order});
+    start.slots = simulator.slots();
   }
 
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
