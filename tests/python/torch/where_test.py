@@ -223,6 +223,19 @@ def test_results_beside_a_scalar_come_back_together(compiled: bool) -> None:
         assert wrong == ""
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "programs"])
+def test_a_batch_whose_gradient_is_penalised_comes_from_anywhere(compiled: bool) -> None:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        found = model(x)
+        (slope,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+        return found.square().mean() + slope.to(found.device).square().sum()
+
+    for seed in (1, 2):  # averages of a batch, which a second run would change again
+        wrong, _ = compared(Branches, rows, loss, seed=seed, compiled=compiled)
+        assert wrong == ""
+
+
 def test_what_was_compiled_goes_with_its_placement() -> None:
     with machine(asynchronous=False):
         model = constants_inside().double()

@@ -208,8 +208,15 @@ def _laid_out(value: torch.Tensor, layout: list[int]) -> torch.Tensor:
 
 
 def _wants_gradient(arg: Any) -> bool:
+    """Tell whether a caller wants a tensor's gradient: of itself, or of what was sent here."""
     is_tensor = isinstance(arg, torch.Tensor) and not isinstance(arg, nn.Parameter)
-    return is_tensor and arg.requires_grad and arg.is_leaf
+    if not is_tensor or not arg.requires_grad or arg.is_leaf:
+        return is_tensor and arg.requires_grad
+    function = arg.grad_fn
+    while function is not None and function.name() == "ToCopyBackward0":
+        function = function.next_functions[0][0]
+    leaf = getattr(function, "variable", None)
+    return leaf is not None and not isinstance(leaf, nn.Parameter)
 
 
 class Call(torch.autograd.Function):

@@ -16,8 +16,8 @@ def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any
     if graph.is_random or graph.mutated:
         raise RuntimeError(
             "baechi: a second derivative is asked for of a forward that draws random numbers or "
-            "changes buffers, which cannot run again for it: require a gradient of what the model "
-            "is called with, so that it runs eagerly"
+            "changes buffers, which cannot run again for it: call the model with a leaf that "
+            "requires a gradient, or under torch.compiler.set_stance('force_eager')"
         )
     args = kept.args
     with torch.enable_grad():
