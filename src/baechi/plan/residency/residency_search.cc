@@ -112,7 +112,10 @@ class Search {
       try_parts(start, best);
     }
     best = best_try_;
-    if (const auto last = with_updates_last(start)) try_parts(*last, best);
+    if (const auto last = with_updates_last(start)) {
+      try_parts(*last, best);
+      for (const double memory : kLess) try_parts(*last, {0.6, 1.0, kLead, memory});
+    }
     if (problem_.step.micro_batches > 1) return;
     const ResidencyStart other = with_last_gradients_first(start);
     try_parts(other, best);
