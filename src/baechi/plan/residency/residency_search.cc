@@ -73,6 +73,7 @@ struct Try {
   std::size_t lead = kLead;
   double memory = 1.0;  // the part that counts as there
   StayFirst first = StayFirst::kSpread;
+  bool first_come = false;  // no fetch goes before an update that may begin earlier
 };
 
 class Search {
@@ -124,7 +125,8 @@ class Search {
 
   void try_nothing_kept(const ResidencyStart& start, std::size_t number) {
     number_ = number;
-    try_parts(start, {0, 0, 0});
+    for (const bool first_come : {false, true})
+      try_parts(start, {0, 0, 0, 1.0, StayFirst::kSpread, first_come});
   }
 
   // In an order that a file can tell.
@@ -252,7 +254,7 @@ class Search {
         ready[op] = std::max(ready[op], end);
       }
     }
-    one_after_the_other(start.store, ready);
+    if (!now_.first_come) one_after_the_other(start.store, ready);
     return ready;
   }
 
