@@ -70,8 +70,8 @@ class RankSteps(Steps):
             facts["scale"] = "1" if scaler is None else str(scaler.get_scale())
             with self.weights.shaped():
                 groups = self._groups(inputs, targets)
-            texts = [str(self._program_of(found, group).whole) for found, group, _ in groups]
-            facts["program"] = digest("\n".join(texts))
+            programs = [self._program_of(found, group) for found, group, _ in groups]
+            facts["program"] = " ".join(program.digest for program in programs)
         given = [value for _, group, _ in groups for args in group for value in args]
         (self.batch,) = bytes_on([processes.device], beside(self.model, given))
         self.last = []
@@ -200,6 +200,7 @@ class RankProgram:
         processes: Processes,
     ) -> None:
         self.whole, self.everywhere, self.given = whole, everywhere, given
+        self.digest = digest(str(whole))
         self.processes = processes
         self.part, self.transport = self._part_of(processes.rank)
         self.run = executor.compile(self.part.program, [processes.device])
