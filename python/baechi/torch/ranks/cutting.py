@@ -8,6 +8,7 @@ of two ranks are asked for in the order in which they are sent, as transports wi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -28,6 +29,13 @@ class Message:
     slot: Slot  # what is sent
     source: int
     target: int
+
+    @functools.cached_property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of a copy on another device: those that were traced, without gaps."""
+        like = self.slot.like
+        shown = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+        return tuple(torch.empty_like(shown).stride())
 
     def __str__(self) -> str:
         return f"{self.slot!r} from rank {self.source} to rank {self.target}"

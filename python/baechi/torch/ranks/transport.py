@@ -38,7 +38,7 @@ class Transport:
         """Ask for a message."""
         message = self._begin(number)
         like = message.slot.like
-        buffer = torch.empty_strided(like.shape, _strides(like), dtype=like.dtype)
+        buffer = torch.empty_strided(like.shape, message.strides, dtype=like.dtype)
         work = None
         if buffer.numel():
             work = distributed.irecv(_bytes(buffer), message.source, group=self.processes.group)
@@ -102,17 +102,10 @@ def _laid_out(tensor: torch.Tensor, message: Message) -> torch.Tensor:
             f"{tuple(like.shape)} and {like.dtype}"
         )
     plain = tensor.detach().resolve_conj().resolve_neg()
-    strides = _strides(like)
-    if plain.stride() == strides:
+    if plain.stride() == message.strides:
         return plain.cpu()
-    made = torch.empty_strided(like.shape, strides, dtype=like.dtype)
+    made = torch.empty_strided(like.shape, message.strides, dtype=like.dtype)
     return made.copy_(plain)
-
-
-def _strides(like: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides of a copy on another device: those that were traced, without gaps."""
-    shown = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
-    return tuple(torch.empty_like(shown).stride())
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
