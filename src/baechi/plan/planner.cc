@@ -22,6 +22,7 @@
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/seen_devices.h"
 
@@ -97,20 +98,18 @@ void refuse_several(const PlanRequest& request) {
   if (request.residency != AwayChoice::kNone) throw OptionError("residency", elsewhere);
 }
 
-Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
+Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request, double share,
                              Unplaceable answer) {
   if (!request.suggest) return answer;
-  const SuggestOptions options{
-      .budget = request.budget, .order = request.place.order, .cancel = request.place.cancel};
   std::optional<CanonicalCosts> canonical;
   if (costs.graph().num_ops() <= kMostCanonicalOps) canonical.emplace(costs);
-  const CostModel& asked = canonical.has_value() ? canonical->costs() : costs;
-  try {
-    answer.smallest_capacity = smallest_equal_capacity(asked, options);
-    answer.more_devices = smallest_device_count(asked, options);
-  } catch (const Cancelled&) {  // what is known so far is said
-    return answer;
-  }
+  const Suggestions found =
+      suggest(canonical.has_value() ? canonical->costs() : costs, {.budget = request.budget * share,
+                                                                   .order = request.place.order,
+                                                                   .cancel = request.place.cancel});
+  answer.smallest_capacity = found.smallest_capacity;
+  answer.more_devices = found.more_devices;
+  answer.advice_cut_short = found.cut_short;
   return answer;
 }
 
@@ -122,7 +121,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
   refuse_several(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
-    return with_suggestions(costs, request,
+    return with_suggestions(costs, request, Share::kAdviceAtOnce,
                             {.op = proof->op,
                              .short_by = proof->short_by,
                              .proved = true,
@@ -159,7 +158,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
       answer.short_by = telling.misfit->short_by;
     }
     answer.methods = std::move(methods);
-    return with_suggestions(costs, request, std::move(answer));
+    return with_suggestions(costs, request, Share::kAdvice, std::move(answer));
   }
   if (request.place.order == ExecutionOrder::kNone && !request.paper)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];

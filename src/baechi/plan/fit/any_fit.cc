@@ -35,6 +35,15 @@ bool enumerate(const CostModel& costs, std::int64_t work, const CancelFlag* canc
   return resort.proved || resort.placed.has_value();
 }
 
+// What a list scheduler takes, with a replay, in simulated operators. For every unit it asks every
+// device.
+std::int64_t work_of_list(const CostModel& costs, const Units& units) {
+  constexpr std::int64_t kOfOperator = 3, kOfUnit = 6, kOfDevice = 2;
+  const auto devices = static_cast<std::int64_t>(costs.cluster().num_devices());
+  return kOfOperator * replay_cost(costs.graph()) +
+         static_cast<std::int64_t>(units.size()) * (kOfUnit + kOfDevice * devices);
+}
+
 }  // namespace
 
 std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
@@ -52,8 +61,11 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
   const std::int64_t end = resort.spent + resort.work;
   const auto left = [&] { return end - resort.spent; };
   resort.fallbacks = {"packing"};
-  FitSearch search(costs, units,
-                   {.simulated_ops = left() / 8, .order = resort.order, .cancel = cancel});
+  // Of little work, what it starts from.
+  const std::int64_t starts = std::min(left(), FitSearch::kStarts * replay_cost(costs.graph()));
+  FitSearch search(
+      costs, units,
+      {.simulated_ops = std::max(left() / 8, starts), .order = resort.order, .cancel = cancel});
   resort.placed = search.pack();
   resort.spent += search.work();
   const bool searchable = is_searchable(costs);
@@ -71,24 +83,28 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
   if (!resort.placed.has_value() && searchable) enumerate(costs, left(), cancel, resort);
 }
 
-std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        ExecutionOrder order, std::int64_t simulated_ops,
-                                        const CancelFlag* cancel) {
-  if (prove_cannot_fit(costs, units).has_value()) return std::nullopt;
+AnyFit find_any_fit(const CostModel& costs, const Units& units, ExecutionOrder order,
+                    std::int64_t simulated_ops, const CancelFlag* cancel) {
+  AnyFit fit{.work = replay_cost(costs.graph())};  // for the proof and the units
+  if (prove_cannot_fit(costs, units).has_value()) return fit;
   PlaceOptions options;
   options.cancel = cancel;
   for (const MemoryPolicy memory : {MemoryPolicy::kLive, MemoryPolicy::kReserve}) {
+    if (fit.work + work_of_list(costs, units) > simulated_ops / 2) break;
+    fit.work += work_of_list(costs, units);
     options.memory = memory;
     PlaceResult result = place_m_etf(costs, options);
     auto* found = std::get_if<PlacedGraph>(&result);
     if (found == nullptr) continue;
-    PlacedGraph placed =
+    const PlacedGraph placed =
         as_executed(std::move(*found), order, costs.graph(), costs.cluster().num_devices());
-    if (!find_overflow(simulate(costs, placed, {.cancel = cancel}), costs.cluster())) return placed;
+    fit.found =
+        !find_overflow(simulate(costs, placed, {.cancel = cancel}), costs.cluster()).has_value();
+    if (fit.found) return fit;
   }
-  LastResort resort{.work = simulated_ops, .order = order};
+  LastResort resort{.work = simulated_ops - fit.work, .order = order};
   search_any_fit(costs, units, cancel, resort);
-  return std::move(resort.placed);
+  return {.found = resort.placed.has_value(), .work = fit.work + resort.spent};
 }
 
 }  // namespace baechi

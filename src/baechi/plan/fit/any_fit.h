@@ -34,10 +34,13 @@ struct LastResort {
 void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,
                     LastResort& resort);
 
-// Any placement that fits, as cheaply as one can be found; nothing if none was.
-std::optional<PlacedGraph> find_any_fit(const CostModel& costs, const Units& units,
-                                        ExecutionOrder order, std::int64_t simulated_ops,
-                                        const CancelFlag* cancel);
+// Whether a placement that fits was found with so many simulated operators, and how many it took.
+struct AnyFit {
+  bool found = false;
+  std::int64_t work = 0;
+};
+AnyFit find_any_fit(const CostModel& costs, const Units& units, ExecutionOrder order,
+                    std::int64_t simulated_ops, const CancelFlag* cancel);
 
 // What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
 // it, and what two thousand replays take however small it is (at most two seconds' work).

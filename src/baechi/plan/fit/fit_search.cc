@@ -123,6 +123,25 @@ std::optional<PlacedGraph> FitSearch::pack() {
   return std::nullopt;
 }
 
+std::optional<Bytes> FitSearch::peak_of_cuts() {
+  const OpGraph& graph = costs_.graph();
+  work_left_ = options_.simulated_ops;
+  const std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
+                                      costs_.cluster().devices().end());
+  std::optional<Bytes> least;
+  for (const Sequence& sequence :
+       {depth_first_sequence(graph),
+        Sequence(graph.topological_order().begin(), graph.topological_order().end())})
+    for (const std::vector<DeviceId>& order :
+         {devices, std::vector<DeviceId>(devices.rbegin(), devices.rend())}) {
+      if (!evaluate(segments(sequence, order), sequence).has_value()) return least;
+      Bytes highest;
+      for (const DeviceTrace& device : trace_.devices) highest = std::max(highest, device.peak);
+      if (!least.has_value() || highest < *least) least = highest;
+    }
+  return least;
+}
+
 // Steepest descent on (excess, makespan) until nothing is over or no neighbour is better.
 std::optional<PlacedGraph> FitSearch::improve(Assignment assignment, const Sequence& sequence) {
   std::optional<Outcome> now = evaluate(assignment, sequence);

@@ -34,6 +34,8 @@ std::int64_t replay_cost(const OpGraph& graph);
 // work it also finds with more.
 class FitSearch {
  public:
+  static constexpr std::int64_t kStarts = 8;  // that pack() has
+
   FitSearch(const CostModel& costs, const Units& units, const FitOptions& options);
 
   // Moves units off the devices that run over, starting from `placed`, which need not fit and may
@@ -43,6 +45,10 @@ class FitSearch {
   // Memory first: cuts several topological sequences into device segments and packs units by size,
   // each followed by repair.
   std::optional<PlacedGraph> pack();
+
+  // What the fullest device holds in the best of the cuts that pack() starts from. On devices of
+  // equal capacity they do not depend on it.
+  std::optional<Bytes> peak_of_cuts();
 
   // What the last search took, in simulated operators.
   std::int64_t work() const {

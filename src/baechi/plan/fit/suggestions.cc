@@ -9,30 +9,70 @@
 #include "baechi/cost/needed_devices.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/fit/changed_cluster.h"
+#include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/request/shares.h"
 
 namespace baechi {
 namespace {
 
-bool fits_with(const CostModel& costs, std::optional<Bytes> capacity, std::size_t count,
-               const SuggestOptions& options) {
-  const std::optional<Cluster> cluster = changed_cluster(costs.cluster(), capacity, count);
-  if (!cluster.has_value()) return false;
-  const CostModel whole(costs.graph(), *cluster);
-  const auto needed = NeededDevices::of(whole);
-  const CostModel& other = needed != nullptr ? needed->costs() : whole;
-  const Units units(other);
-  constexpr std::int64_t kMostWork = 2'000'000;
-  const std::int64_t work =
-      std::min(kMostWork, work_for_fit(costs.graph(), options.budget * Share::kProbe) / 4);
-  return find_any_fit(other, units, options.order, work, options.cancel).has_value();
-}
+// What a question may still take, in simulated operators.
+class Asking {
+ public:
+  Asking(const CostModel& costs, const SuggestOptions& options, std::int64_t work)
+      : costs_(costs), options_(options), most_(work) {}
 
-}  // namespace
+  bool fits_with(std::optional<Bytes> capacity, std::size_t count) {
+    throw_if_cancelled(options_.cancel);
+    const std::optional<Cluster> cluster = changed_cluster(costs_.cluster(), capacity, count);
+    if (!cluster.has_value()) return false;
+    const CostModel whole(costs_.graph(), *cluster);
+    const auto needed = NeededDevices::of(whole);
+    const CostModel& other = needed != nullptr ? needed->costs() : whole;
+    const AnyFit fit = find_any_fit(other, Units(other), options_.order, of_one(), options_.cancel);
+    work_ += fit.work;
+    return fit.found;
+  }
 
-std::optional<Bytes> smallest_equal_capacity(const CostModel& costs,
-                                             const SuggestOptions& options) {
+  // What the cuts hold that a search for a plan starts from, as far as there is work for them.
+  std::optional<Bytes> peak_of_cuts(const Units& units) {
+    FitSearch search(
+        costs_, units,
+        {.simulated_ops = left() / 2, .order = options_.order, .cancel = options_.cancel});
+    const std::optional<Bytes> peak = search.peak_of_cuts();
+    work_ += search.work();
+    return peak;
+  }
+
+  // There is no work left for one more try.
+  bool is_over() {
+    const bool over = left() < kLeastReplays * replay_cost(costs_.graph());
+    cut_short_ = cut_short_ || over;
+    return over;
+  }
+  bool was_cut_short() const { return cut_short_; }
+  std::int64_t work() const { return work_; }
+
+ private:
+  static constexpr std::int64_t kLeastReplays = 4;
+
+  std::int64_t left() const { return most_ - work_; }
+
+  std::int64_t of_one() const {
+    constexpr std::int64_t kMost = 2'000'000;
+    const std::int64_t asked = work_for_fit(costs_.graph(), options_.budget * Share::kProbe) / 4;
+    const std::int64_t least = kLeastReplays * replay_cost(costs_.graph());
+    return std::clamp(std::min(asked, kMost), least, std::max(least, left() / 3));
+  }
+
+  const CostModel& costs_;
+  const SuggestOptions& options_;
+  const std::int64_t most_;
+  std::int64_t work_ = 0;
+  bool cut_short_ = false;
+};
+
+std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, Asking& asking) {
   const std::size_t count = costs.cluster().num_devices();
   const Units units(costs);
   Bytes permanent, low(1);
@@ -41,17 +81,21 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs,
     low = std::max(low, units[unit].need);
   }
   low = std::max(low, Bytes(permanent.count() / static_cast<std::int64_t>(count)));
+  const std::optional<Bytes> known = asking.peak_of_cuts(units);
+  const auto fits = [&](Bytes capacity) {
+    return (known.has_value() && capacity >= *known) || asking.fits_with(capacity, count);
+  };
   // Everything at once on one device is certainly enough, where one may run everything.
   Bytes high = permanent + Bytes(1);
   for (const OpId op : costs.graph().ops())
     high += costs.graph()[op].temporary +
             costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
-  if (!fits_with(costs, high, count, options)) return std::nullopt;
+  if ((!known.has_value() && asking.is_over()) || !fits(high)) return std::nullopt;
   // Not monotone for a heuristic, but close: halve down to a thousandth of the answer.
   while (high - low > Bytes(high.count() / 1000)) {
-    throw_if_cancelled(options.cancel);
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    if (fits_with(costs, middle, count, options))
+    if (asking.is_over()) return known.has_value() ? std::min(high, *known) : high;
+    if (fits(middle))
       high = middle;
     else
       low = middle + Bytes(1);
@@ -59,21 +103,42 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs,
   return high;
 }
 
-std::optional<std::size_t> smallest_device_count(const CostModel& costs,
-                                                 const SuggestOptions& options) {
+std::optional<std::size_t> smallest_device_count(const CostModel& costs, Asking& asking) {
   constexpr std::size_t kMostDevices = 64;
   std::size_t low = costs.cluster().num_devices(), high = low + 1;
-  while (!fits_with(costs, std::nullopt, high, options)) {
-    throw_if_cancelled(options.cancel);
-    if (high >= kMostDevices) return std::nullopt;
+  if (high > kMostDevices || asking.is_over()) return std::nullopt;
+  while (!asking.fits_with(std::nullopt, high)) {
+    if (high >= kMostDevices || asking.is_over()) return std::nullopt;
     low = high;
     high = std::min(kMostDevices, high * 2);
   }
-  while (high - low > 1) {
+  while (high - low > 1 && !asking.is_over()) {
     const std::size_t middle = low + (high - low) / 2;
-    (fits_with(costs, std::nullopt, middle, options) ? high : low) = middle;
+    (asking.fits_with(std::nullopt, middle) ? high : low) = middle;
   }
   return high;
+}
+
+}  // namespace
+
+Suggestions suggest(const CostModel& costs, const SuggestOptions& options) {
+  Suggestions found;
+  const std::int64_t work = replays_in(options.budget);
+  const auto ask = [&](auto& answer, std::int64_t most, const auto& search) {
+    Asking asking(costs, options, most);
+    answer = search(costs, asking);
+    found.work += asking.work();
+    found.cut_short = found.cut_short || asking.was_cut_short();
+  };
+  try {
+    ask(found.more_devices, work / 2, smallest_device_count);
+    ask(found.smallest_capacity, work - found.work, smallest_equal_capacity);
+  } catch (const Cancelled&) {  // what is known so far is said
+    found.cut_short = false;
+  }
+  if (found.smallest_capacity.has_value() || found.more_devices.has_value())
+    found.cut_short = false;
+  return found;
 }
 
 }  // namespace baechi

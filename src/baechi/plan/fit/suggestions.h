@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "baechi/base/cancel.h"
@@ -13,16 +14,18 @@
 namespace baechi {
 
 struct SuggestOptions {
-  double budget = 1.0;  // as PlanRequest's; the searches take about as much, each
+  double budget = 1.0;  // as PlanRequest's: at most half of it is for devices, the rest for memory
   ExecutionOrder order = ExecutionOrder::kPlanned;
   const CancelFlag* cancel = nullptr;
 };
 
-// The smallest capacity, equal on all devices, for which a placement was found, and the smallest
-// number of devices (adding ones like the largest, up to 64 in all). Searches: the true values
-// may be smaller. Absent when nothing was found.
-std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, const SuggestOptions& options);
-std::optional<std::size_t> smallest_device_count(const CostModel& costs,
-                                                 const SuggestOptions& options);
+// Found by searches: the true values may be smaller, and a longer budget may find smaller ones.
+struct Suggestions {
+  std::optional<Bytes> smallest_capacity;   // equal on all devices
+  std::optional<std::size_t> more_devices;  // in all, adding ones like the largest, at most 64
+  bool cut_short = false;                   // there was no work for finding any
+  std::int64_t work = 0;                    // that it took, in simulated operators
+};
+Suggestions suggest(const CostModel& costs, const SuggestOptions& options);
 
 }  // namespace baechi

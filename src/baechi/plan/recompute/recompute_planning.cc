@@ -14,6 +14,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/request/methods.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/execution_simulator.h"
 
@@ -95,17 +96,20 @@ std::vector<Recomputation> RecomputePlanning::whole_regions() const {
 
 void RecomputePlanning::suggest(Unplaceable& answer) const {
   if (!request_.suggest) return;
-  const SuggestOptions options{.budget = request_.budget, .cancel = request_.place.cancel};
-  answer.smallest_capacity = smallest_equal_capacity(costs_, options);
-  answer.more_devices = smallest_device_count(costs_, options);
+  const SuggestOptions options{.budget = request_.budget * Share::kAdvice / (any() ? 2 : 1),
+                               .cancel = request_.place.cancel};
+  const auto take = [&](const CostModel& costs) {
+    const auto take_smaller = [](auto& known, const auto& other) {
+      if (other.has_value() && (!known.has_value() || *other < *known)) known = other;
+    };
+    const Suggestions found = baechi::suggest(costs, options);
+    take_smaller(answer.smallest_capacity, found.smallest_capacity);
+    take_smaller(answer.more_devices, found.more_devices);
+  };
+  take(costs_);
   if (!any()) return;
   const OpGraph regions = recomputing(costs_.graph(), whole_regions());
-  const CostModel again(regions, costs_.cluster());
-  const auto take_smaller = [](auto& known, const auto& other) {
-    if (other.has_value() && (!known.has_value() || *other < *known)) known = other;
-  };
-  take_smaller(answer.smallest_capacity, smallest_equal_capacity(again, options));
-  take_smaller(answer.more_devices, smallest_device_count(again, options));
+  take(CostModel(regions, costs_.cluster()));
 }
 
 std::vector<NamedBound> RecomputePlanning::bounds() const {

@@ -11,6 +11,7 @@ std::string Unplaceable::in_words() const {
     text += "; it fits when every device has " + enough_text(*smallest_capacity);
   if (more_devices.has_value())
     text += "; it fits on " + std::to_string(*more_devices) + " devices like the largest";
+  if (advice_cut_short) text += "; a longer budget looks for what would fit";
   if (step_with_recomputation.has_value())
     text += "; with recompute auto it fits: a step takes " + short_text(*step_with_recomputation);
   if (step_with_host.has_value())

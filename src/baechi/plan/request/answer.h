@@ -23,6 +23,7 @@ struct Unplaceable {
   std::string reason;                       // one sentence
   std::optional<Bytes> smallest_capacity;   // equal on all devices, that a plan was found for
   std::optional<std::size_t> more_devices;  // devices in all, adding ones like the largest
+  bool advice_cut_short = false;            // the budget was too short to find either
   std::vector<MethodOutcome> methods;
   // The step of a plan with recomputation that does fit, if one was looked for and found.
   std::optional<Time> step_with_recomputation = {};

@@ -22,7 +22,9 @@ struct Share {
   static constexpr double kOperators = 0.05;  // by moves of operators
   static constexpr double kAsGiven = 0.3;     // and, behind it, in the order of the file
   static constexpr double kRest = 1;          // all of it
-  static constexpr double kProbe = 1.0 / 16;  // of the whole: asking once whether something fits
+  static constexpr double kAdvice = 0.5;      // of the whole: looking for what would fit,
+  static constexpr double kAdviceAtOnce = 1;  // where no plan was looked for,
+  static constexpr double kProbe = 1.0 / 16;  // of that: asking once whether something fits
 };
 
 }  // namespace baechi
