@@ -29,10 +29,10 @@ def of_plan(plan: _core.Plan) -> str:
     ]
     headline = html.escape(repr(plan).removeprefix("<Plan: ").removesuffix(">"))
     table = Table(("device", "busy", "peak", "capacity"), rows).html()
-    return f"<div><p>{headline}</p>{table}{_timeline(plan)}</div>"
+    return f"<div><p>{headline}</p>{table}{timeline(plan)}</div>"
 
 
-def _timeline(plan: _core.Plan) -> str:
+def timeline(plan: _core.Plan) -> str:
     """Return when devices compute; of several micro-batches, which passes."""
     import html
 

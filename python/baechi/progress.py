@@ -15,6 +15,8 @@ import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from baechi.tables import in_time
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -205,16 +207,19 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function with an argument `verbose` tell of its stages and print what it returns.
 
     ``verbose=True`` tells always, ``verbose=False`` never, and None on a terminal and in a
-    notebook, whose cell shows the result itself.
+    notebook, whose cell shows the result itself. Elsewhere None prints one line of a placed model.
     """
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         verbose: Any = kwargs.get("verbose")
-        if verbose is None:
-            verbose = _is_terminal(_stream())
-        if not verbose:
-            return function(*args, **kwargs)
+        if not (_is_terminal(_stream()) if verbose is None else verbose):
+            result = function(*args, **kwargs)
+            plan = getattr(result, "plan", None)
+            if verbose is None and plan is not None and getattr(result, "rank", 0) == 0:
+                step = in_time(plan.makespan_ns)
+                _write(f"baechi: placed; a step is predicted to take {step}\n", sys.stderr)
+            return result
         token = _CURRENT.set(Progress(PATIENCE))
         try:
             result = function(*args, **kwargs)

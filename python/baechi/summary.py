@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from baechi import _core
+from baechi.notebook import timeline
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.study import explain
 from baechi.tables import Table, in_bytes, in_time
@@ -41,11 +42,12 @@ def limited_by(plan: _core.Plan) -> str:
 
 @dataclass
 class Summary:
-    """The lines above a table of devices, the table, and the lines below it."""
+    """The lines above and below a table of devices, the table, and when devices work."""
 
     above: list[str]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
+    plan: _core.Plan | None = None
 
     def __str__(self) -> str:
         table = [str(Table(HEAD, self.rows, left=2))] if self.rows else []
@@ -58,7 +60,8 @@ class Summary:
             "".join(f"<p>{html.escape(line)}</p>" for line in lines)
             for lines in (self.above, self.below)
         )
-        return f"<div>{above}{table}{below}</div>"
+        picture = timeline(self.plan) if self.plan is not None else ""
+        return f"<div>{above}{table}{below}{picture}</div>"
 
 
 def summary(
@@ -104,4 +107,4 @@ def summary(
         f"{name} on {used} of {len(counts)} devices: a step is predicted to take "
         f"{in_time(plan.makespan_ns)}{gap}; on one device: {alone or on_one_device(plan)}"
     )
-    return Summary([above], rows, [f"limited by {limited_by(plan)}"])
+    return Summary([above], rows, [f"limited by {limited_by(plan)}"], plan)

@@ -103,10 +103,22 @@ def test_a_short_stage_is_not_told(capsys: Capsys, monkeypatch: pytest.MonkeyPat
     assert capsys.readouterr().err == "planned\n"
 
 
-@pytest.mark.parametrize("verbose", [None, False])
-def test_nothing_is_said_off_a_terminal(capsys: Capsys, verbose: bool | None) -> None:
-    place(verbose=verbose)
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize(
+    ("verbose", "rank", "said"),
+    [
+        (None, 0, "baechi: placed; a step is predicted to take 5.00 ms\n"),
+        (None, 1, ""),
+        (False, 0, ""),
+    ],
+)
+def test_a_line_is_said_off_a_terminal(
+    capsys: Capsys, verbose: bool | None, rank: int, said: str
+) -> None:
+    placed = SimpleNamespace(plan=SimpleNamespace(makespan_ns=5_000_000), rank=rank)
+    assert progress.told(lambda **_: placed)(verbose=verbose) is placed
+    assert capsys.readouterr() == ("", said)
+    place()  # what has no plan is returned without a word
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_is_told_unless_asked_not_to(
@@ -270,6 +282,7 @@ def test_a_page_shows_the_same_and_no_markup_of_the_model(plan: baechi.Plan) -> 
     page = said.html()
     assert "&lt;GNMT&gt;" in page
     assert page.count("<tr>") == 3
+    assert page.count("<rect") >= 2
     for row in said.rows:
         assert all(f"<td>{cell}</td>" in page for cell in row)
 

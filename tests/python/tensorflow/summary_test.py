@@ -71,8 +71,11 @@ def test_place_says_its_stages_and_the_summary(
     assert said.err.endswith(f"{placed}\n")
     placed.restore()
     baechi.tensorflow.place(compiled(), X, Y, cluster=CLUSTER, verbose=False).restore()
-    baechi.tensorflow.place(compiled(), X, Y, cluster=CLUSTER).restore()  # no terminal
     assert capsys.readouterr().err == ""
+    baechi.tensorflow.place(compiled(), X, Y, cluster=CLUSTER).restore()  # no terminal
+    assert re.fullmatch(
+        r"baechi: placed; a step is predicted to take [^\n]+\n", capsys.readouterr().err
+    )
     plan = baechi.tensorflow.plan(compiled(), X, Y, cluster=CLUSTER, verbose=True)
     err = capsys.readouterr().err
     assert re.findall(r"^baechi: (\w+) ", err, re.MULTILINE) == ["tracing", "planning"]
