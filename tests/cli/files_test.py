@@ -126,7 +126,6 @@ def test_info_of_a_pinned_operator_without_its_device_is_bad_input(run: Run, dat
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["nonsense"],
         ["check"],
         ["convert", "one"],

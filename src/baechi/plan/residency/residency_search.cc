@@ -150,7 +150,7 @@ class Search {
         if (update(op) && !update(edge.to)) return std::nullopt;
     ResidencyStart last = start;
     for (std::vector<OpId>& order : last.order)
-      std::ranges::stable_partition(order, std::not_fn(update));
+      std::stable_partition(order.begin(), order.end(), std::not_fn(update));
     run(last);
     return last;
   }

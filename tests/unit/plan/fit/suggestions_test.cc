@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/fit/any_fit.h"
@@ -40,6 +42,16 @@ TEST_CASE("suggestions: what there was no work for is said, and nothing is made 
   CHECK_FALSE(found.smallest_capacity.has_value());
   CHECK_FALSE(found.more_devices.has_value());
   CHECK_FALSE(suggest(CostModel(graph, cluster), {.budget = 1}).cut_short);
+}
+
+TEST_CASE("suggestions: there are none for operators that no device can run") {
+  const OpGraph graph = many_weights();
+  ClusterSpec spec = uniform_cluster({.count = 4, .capacity = Bytes(100), .latency = Time(1)});
+  for (Device& device : spec.devices) device.kind = "cpu";
+  const Cluster cluster(std::move(spec));
+  const Suggestions found = suggest(CostModel(graph, cluster), {});
+  CHECK_FALSE(found.smallest_capacity.has_value());
+  CHECK_FALSE(found.more_devices.has_value());
 }
 
 }  // namespace
