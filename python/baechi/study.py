@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from baechi import _core
+from baechi.notebook import timeline
 from baechi.pipeline import DoesNotFit, cluster_of, graph_given, graphs_given, plan_given
 from baechi.tables import Table, in_bytes, in_time
 
@@ -26,12 +27,17 @@ Document: TypeAlias = dict[str, Any]
 
 
 class Explanation(Document):
-    """The document of an answer; ``str()`` and a notebook give it in words, or as a table."""
+    """The document of an answer; ``str()`` and a notebook give it in words, or as a table.
 
-    def __init__(self, document: Document, shown: str | Table) -> None:
-        """Keep both."""
+    In a notebook the timeline of a plan stands above its explanation.
+    """
+
+    def __init__(
+        self, document: Document, shown: str | Table, plan: _core.Plan | None = None
+    ) -> None:
+        """Keep them."""
         super().__init__(document)
-        self._shown = shown
+        self._shown, self._plan = shown, plan
 
     def __str__(self) -> str:
         return str(self._shown)
@@ -43,7 +49,8 @@ class Explanation(Document):
 
         if isinstance(self._shown, Table):
             return self._shown.html()
-        return f"<pre>{html.escape(self._shown)}</pre>"
+        picture = timeline(self._plan) if self._plan is not None else ""
+        return f"<div>{picture}<pre>{html.escape(self._shown)}</pre></div>"
 
 
 class Rows(list[Document]):
@@ -104,7 +111,8 @@ def explain(plan: _core.Plan, operator: str | None = None) -> Explanation:
 
     """
     document = json.loads(_core.explain(plan_given(plan), operator, json=True))
-    return Explanation(document, _core.explain(plan, operator))
+    words = _core.explain(plan, operator)
+    return Explanation(document, words, plan if operator is None else None)
 
 
 def what_if(

@@ -50,7 +50,11 @@ def test_a_cluster_and_a_graph_are_tables(plan: baechi.Plan) -> None:
 def test_an_explanation_shows_its_words(plan: baechi.Plan) -> None:
     explanation = baechi.explain(plan)
     assert repr(explanation) == str(explanation)
-    assert "".join(shown(explanation).itertext()) == str(explanation)
+    of_one = baechi.explain(plan, str(plan.graph.names[0]))
+    for each, pictures in ((explanation, 1), (of_one, 0)):
+        page = shown(each)
+        assert [pre.text for pre in page.iter("pre")] == [str(each)]
+        assert len([part for part in page.iter() if part.tag.endswith("svg")]) == pictures
     assert isinstance(explanation["makespan"], int)
 
 
