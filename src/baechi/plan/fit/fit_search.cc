@@ -108,33 +108,21 @@ std::optional<PlacedGraph> FitSearch::repair(const PlacedGraph& placed) {
 }
 
 std::optional<PlacedGraph> FitSearch::pack() {
-  const OpGraph& graph = costs_.graph();
   work_left_ = options_.simulated_ops;
-  std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
-                                costs_.cluster().devices().end());
-  for (const Sequence& sequence :
-       {depth_first_sequence(graph),
-        Sequence(graph.topological_order().begin(), graph.topological_order().end())}) {
-    for (const Assignment& start :
-         {segments(sequence, devices), segments(sequence, {devices.rbegin(), devices.rend()}),
-          frugal(sequence), largest_first()})
+  for (const Sequence& sequence : sequences()) {
+    const auto [forwards, backwards] = cuts(sequence);
+    for (const Assignment& start : {forwards, backwards, frugal(sequence), largest_first()})
       if (std::optional<PlacedGraph> found = improve(start, sequence)) return found;
   }
   return std::nullopt;
 }
 
 std::optional<Bytes> FitSearch::peak_of_cuts() {
-  const OpGraph& graph = costs_.graph();
   work_left_ = options_.simulated_ops;
-  const std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
-                                      costs_.cluster().devices().end());
   std::optional<Bytes> least;
-  for (const Sequence& sequence :
-       {depth_first_sequence(graph),
-        Sequence(graph.topological_order().begin(), graph.topological_order().end())})
-    for (const std::vector<DeviceId>& order :
-         {devices, std::vector<DeviceId>(devices.rbegin(), devices.rend())}) {
-      if (!evaluate(segments(sequence, order), sequence).has_value()) return least;
+  for (const Sequence& sequence : sequences())
+    for (const Assignment& cut : cuts(sequence)) {
+      if (!evaluate(cut, sequence).has_value()) return least;
       Bytes highest;
       for (const DeviceTrace& device : trace_.devices) highest = std::max(highest, device.peak);
       if (!least.has_value() || highest < *least) least = highest;
@@ -232,6 +220,19 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
     }
   }
   return result;
+}
+
+std::array<FitSearch::Sequence, 2> FitSearch::sequences() const {
+  const OpGraph& graph = costs_.graph();
+  return {depth_first_sequence(graph),
+          Sequence(graph.topological_order().begin(), graph.topological_order().end())};
+}
+
+// Into segments for the devices in their order, and in the other one.
+std::array<FitSearch::Assignment, 2> FitSearch::cuts(const Sequence& sequence) const {
+  const std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
+                                      costs_.cluster().devices().end());
+  return {segments(sequence, devices), segments(sequence, {devices.rbegin(), devices.rend()})};
 }
 
 // Cuts the sequence into one segment per device, in the given device order, sized by capacity.

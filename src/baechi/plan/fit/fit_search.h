@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -69,6 +70,8 @@ class FitSearch {
   std::optional<Outcome> evaluate(const Assignment& assignment, const Sequence& sequence);
   std::optional<PlacedGraph> improve(Assignment assignment, const Sequence& sequence);
   std::vector<Assignment> neighbours(const Assignment& assignment, const Sequence& sequence) const;
+  std::array<Sequence, 2> sequences() const;
+  std::array<Assignment, 2> cuts(const Sequence& sequence) const;
   Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;
   Assignment largest_first() const;
   Assignment frugal(const Sequence& sequence) const;

@@ -34,15 +34,6 @@ class Asking {
     return fit.found;
   }
 
-  // No memory helps what no device can run.
-  bool is_impossible_with(Bytes capacity, std::size_t count) {
-    const std::optional<Cluster> cluster = changed_cluster(costs_.cluster(), capacity, count);
-    if (!cluster.has_value()) return true;
-    const CostModel other(costs_.graph(), *cluster);
-    work_ += replay_cost(costs_.graph());
-    return prove_cannot_fit(other, Units(other)).has_value();
-  }
-
   // What the cuts hold that a search for a plan starts from, as far as there is work for them.
   std::optional<Bytes> peak_of_cuts(const Units& units) {
     FitSearch search(
@@ -86,6 +77,7 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, Asking& ask
   const Units units(costs);
   Bytes permanent, low(1);
   for (const UnitId unit : units.keys()) {
+    if (units[unit].devices.empty()) return std::nullopt;  // no memory helps what none can run
     permanent += units[unit].permanent;
     low = std::max(low, units[unit].need);
   }
@@ -95,7 +87,6 @@ std::optional<Bytes> smallest_equal_capacity(const CostModel& costs, Asking& ask
   for (const OpId op : costs.graph().ops())
     high += costs.graph()[op].temporary +
             costs.graph().output_bytes(op) * static_cast<std::int64_t>(count);
-  if (asking.is_impossible_with(high, count)) return std::nullopt;
   const std::optional<Bytes> known = asking.peak_of_cuts(units);
   const auto fits = [&](Bytes capacity) {
     return (known.has_value() && capacity >= *known) || asking.fits_with(capacity, count);
