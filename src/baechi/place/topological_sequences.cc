@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "baechi/graph/topological_order.h"
+
 namespace baechi {
 namespace {
 
@@ -60,21 +62,7 @@ TopologicalSequence critical_path_first_sequence(const CostModel& costs) {
     for (const Edge& edge : graph.out_edges(*op)) longest = std::max(longest, ahead[edge.to]);
     ahead[*op] = longest + mean_time(costs, *op);
   }
-  using Free = std::tuple<std::int64_t, std::uint32_t>;  // -ahead, op
-  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
-  IdVector<OpId, std::uint32_t> parents_left = parent_counts(graph);
-  for (const OpId op : graph.ops())
-    if (parents_left[op] == 0) free.emplace(-ahead[op].count(), op.value());
-  TopologicalSequence sequence;
-  sequence.reserve(graph.num_ops());
-  while (!free.empty()) {
-    const OpId op(std::get<1>(free.top()));
-    free.pop();
-    sequence.push_back(op);
-    for (const Edge& edge : graph.out_edges(op))
-      if (--parents_left[edge.to] == 0) free.emplace(-ahead[edge.to].count(), edge.to.value());
-  }
-  return sequence;
+  return order_by_key(graph, [&](OpId op) { return -ahead[op].count(); });
 }
 
 TopologicalSequence memory_frugal_sequence(const OpGraph& graph) {

@@ -2,6 +2,7 @@
 #include "baechi/plan/residency/residency_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -184,24 +185,21 @@ class Choice {
     }
   }
 
-  // Whole variables stay on their device where there is room, spread over the step, in the order of
-  // the fractional parts of the golden ratio's multiples; or those first that are needed last, or
-  // large ones.
+  // Whole variables stay on their device where there is room: spread over the step, by fractional
+  // parts of the golden ratio's multiples; or first those that are needed last; or large ones.
   void keep_units(double part) {
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < units_.size(); ++i) {
-      const double at = static_cast<double>(i) * 0.6180339887498949;
-      const double spread = at - static_cast<double>(static_cast<std::int64_t>(at));
-      order.emplace_back(prefer_.first == StayFirst::kLate    ? -needed_until(units_[i])
-                         : prefer_.first == StayFirst::kLarge ? -size_of(units_[i])
-                                                              : spread,
+      const double spread = std::fmod(static_cast<double>(i) * 0.6180339887498949, 1.0);
+      order.emplace_back(prefer_.first == StayFirst::kLate ? -needed_until(units_[i])
+                         : prefer_.first == StayFirst::kLarge
+                             ? -static_cast<double>(units_[i].bytes.count())
+                             : spread,
                          i);
     }
     std::ranges::sort(order);
     for (const auto& [unused, i] : order) keep_unit(units_[i], part);
   }
-
-  static double size_of(const StoredUnit& unit) { return static_cast<double>(unit.bytes.count()); }
 
   double needed_until(const StoredUnit& unit) const {
     Time last;

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <queue>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/residency/stored_units.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/settle.h"
@@ -113,12 +113,12 @@ class Search {
       try_parts(start, best);
     }
     best = best_try_;
-    if (const auto last = with_updates_last(start)) {
+    if (const auto last = with_updates_last(problem_, start)) {
       try_parts(*last, best);
       for (const double memory : kLess) try_parts(*last, {0.6, 1.0, kLead, memory});
     }
     if (problem_.step.micro_batches > 1) return;
-    const ResidencyStart other = with_last_gradients_first(start);
+    const ResidencyStart other = with_last_gradients_first(problem_, start);
     try_parts(other, best);
     try_parts(other, {1.0, 1.0, kLead, 1.0, StayFirst::kLarge});
   }
@@ -139,56 +139,6 @@ class Search {
 
  private:
   bool stopped() const { return cancel_ != nullptr && cancel_->requested() && !best_.empty(); }
-
-  // Gradients for the store are then made earlier, and others stay for longer. Nothing if an
-  // operator waits for an update.
-  std::optional<ResidencyStart> with_updates_last(const ResidencyStart& start) const {
-    const OpGraph& graph = costs_.graph();
-    const auto update = [&](OpId op) { return is_update(problem_.step, op); };
-    for (const OpId op : graph.ops())
-      for (const Edge& edge : graph.out_edges(op))
-        if (update(op) && !update(edge.to)) return std::nullopt;
-    ResidencyStart last = start;
-    for (std::vector<OpId>& order : last.order)
-      std::stable_partition(order.begin(), order.end(), std::not_fn(update));
-    run(last);
-    return last;
-  }
-
-  // Where gradients may come in either order, in the other one: those that stay may then be gone
-  // before large ones are sent.
-  ResidencyStart with_last_gradients_first(const ResidencyStart& start) const {
-    const OpGraph& graph = costs_.graph();
-    using Key = std::tuple<bool, Time, OpId>;
-    std::priority_queue<Key, std::vector<Key>, std::greater<>> free;
-    const auto offer = [&](OpId op) {
-      const bool update = is_update(problem_.step, op), later = graph[op].backward && !update;
-      const Time at = start.slots[op].start;
-      free.emplace(later, update ? Time(0) : later ? Time(0) - at : at, op);
-    };
-    IdVector<OpId, std::size_t> waits(graph.num_ops());
-    for (const OpId op : graph.ops()) {
-      waits[op] = graph.in_edges(op).size();
-      if (waits[op] == 0) offer(op);
-    }
-    ResidencyStart other = start;
-    for (std::vector<OpId>& order : other.order) order.clear();
-    while (!free.empty()) {
-      const OpId op = std::get<OpId>(free.top());
-      free.pop();
-      other.order[other.device[op]].push_back(op);
-      for (const Edge& edge : graph.out_edges(op))
-        if (--waits[edge.to] == 0) offer(edge.to);
-    }
-    run(other);
-    return other;
-  }
-
-  void run(ResidencyStart& start) const {
-    Simulator simulator(costs_);
-    simulator.makespan({start.device, start.order});
-    start.slots = simulator.slots();
-  }
 
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
   bool try_parts(const ResidencyStart& given, const Try& what) {

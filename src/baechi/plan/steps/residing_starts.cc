@@ -13,8 +13,10 @@
 #include <variant>
 
 #include "baechi/graph/residency.h"
+#include "baechi/graph/topological_order.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
+#include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/steps/step_search.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
@@ -113,12 +115,6 @@ std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_
   return found;
 }
 
-ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder order) {
-  Simulator simulator(costs);
-  simulator.makespan({device, order});
-  return {store_of(costs.cluster()), std::move(device), std::move(order), simulator.slots()};
-}
-
 ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
                                const InGroups& grouping) {
   const Unrolled& step = problem.step;
@@ -129,30 +125,18 @@ ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOf
   IdVector<OpId, std::size_t> block(one.sequence.size());
   if (several) block = blocks_of(graph, one.sequence, grouping.block);
   // Updates run as soon as they may, which frees their gradients.
-  using Key = std::tuple<std::uint32_t, std::size_t, std::uint32_t, std::size_t, OpId>;
+  using Key = std::tuple<std::uint32_t, std::size_t, std::uint32_t, std::size_t>;
   const auto key_of = [&](OpId op) {
     const OpId original = step.original[op];
     if (!several || !step.micro_batch[op].has_value())
-      return Key(0, 0, 0, several || is_update(step, op) ? 0 : position[original], op);
+      return Key(0, 0, 0, several || is_update(step, op) ? 0 : position[original]);
     const std::uint32_t m = *step.micro_batch[op];
-    return Key(m / grouping.micro_batches, block[original], m, position[original], op);
+    return Key(m / grouping.micro_batches, block[original], m, position[original]);
   };
-  std::priority_queue<Key, std::vector<Key>, std::greater<>> free;
-  IdVector<OpId, std::size_t> waits(graph.num_ops());
-  for (const OpId op : graph.ops()) {
-    waits[op] = graph.in_edges(op).size();
-    if (waits[op] == 0) free.push(key_of(op));
-  }
   Placement device;
   for (const OpId op : graph.ops()) device.push_back(one.device[step.original[op]]);
   DeviceOrder order(problem.costs.cluster().num_devices());
-  while (!free.empty()) {
-    const OpId op = std::get<OpId>(free.top());
-    free.pop();
-    order[device[op]].push_back(op);
-    for (const Edge& edge : graph.out_edges(op))
-      if (--waits[edge.to] == 0) free.push(key_of(edge.to));
-  }
+  for (const OpId op : order_by_key(graph, key_of)) order[device[op]].push_back(op);
   if (several) order = with_sums_behind(step, order);
   return start_of(problem.costs, std::move(device), std::move(order));
 }

@@ -26,7 +26,4 @@ struct InGroups {
 ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
                                const InGroups& grouping);
 
-// In this order.
-ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder order);
-
 }  // namespace baechi
