@@ -78,8 +78,7 @@ class RankSteps(Steps):
         losses: list[torch.Tensor] = []
         error: Exception | None = None
         with _own_random_numbers(processes):
-            for found, group, shares in groups:
-                part = self._program_of(found, group)
+            for (found, group, shares), part in zip(groups, programs, strict=True):
                 try:
                     if error is None:
                         losses += self._run_group(found, group, shares, scaler)

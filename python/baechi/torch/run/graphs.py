@@ -209,9 +209,10 @@ def _laid_out(value: torch.Tensor, layout: list[int]) -> torch.Tensor:
 
 def _wants_gradient(arg: Any) -> bool:
     """Tell whether a caller wants a tensor's gradient: of itself, or of what was sent here."""
-    is_tensor = isinstance(arg, torch.Tensor) and not isinstance(arg, nn.Parameter)
-    if not is_tensor or not arg.requires_grad or arg.is_leaf:
-        return is_tensor and arg.requires_grad
+    if not isinstance(arg, torch.Tensor) or isinstance(arg, nn.Parameter) or not arg.requires_grad:
+        return False
+    if arg.is_leaf:
+        return True
     function = arg.grad_fn
     while function is not None and function.name() == "ToCopyBackward0":
         function = function.next_functions[0][0]
