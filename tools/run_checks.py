@@ -37,10 +37,9 @@ TIDY_ARGUMENTS = [
 ]
 PIP = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
 TORCH_OLDEST = BUILD / "torch-oldest"
-INSTALL_OLDEST = (  # what it needs is what the newest needs, and there
-    *("--no-deps", "--target", TORCH_OLDEST),
-    *("-r", ROOT / "tools/requirements-torch-oldest.txt"),
-)
+WANTED_OLDEST = ROOT / "tools/requirements-torch-oldest.txt"
+# What it needs is what the newest needs, and there.
+INSTALL_OLDEST = ("--no-deps", "--target", TORCH_OLDEST, "-r", WANTED_OLDEST)
 BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
@@ -443,17 +442,16 @@ def check_torch(ctx: Context) -> None:
 def check_torch_oldest(ctx: Context) -> None:
     """A quarter of them, in turn, on the oldest PyTorch that is supported."""
     install_framework(ctx, "torch")
-    requirements = ROOT / "tools/requirements-torch-oldest.txt"
-    stamp = TORCH_OLDEST / requirements.name
-    if not stamp.exists() or stamp.read_text() != requirements.read_text():
+    stamp = TORCH_OLDEST / WANTED_OLDEST.name
+    if not stamp.exists() or stamp.read_text() != WANTED_OLDEST.read_text():
         if INSTALL_OLDEST not in AHEAD:
             shutil.rmtree(TORCH_OLDEST, ignore_errors=True)
         try:
             install(ctx, *INSTALL_OLDEST)
         except Failed:
-            wanted = requirements.read_text().split()[-1]
+            wanted = WANTED_OLDEST.read_text().split()[-1]
             raise Skipped(f"pip finds no {wanted} in its indexes") from None
-        shutil.copy(requirements, stamp)
+        shutil.copy(WANTED_OLDEST, stamp)
     path = os.pathsep.join(filter(None, [str(TORCH_OLDEST), os.environ.get("PYTHONPATH")]))
     show = [sys.executable, "-c", "import torch; print(torch.__version__)"]
     ctx.notes[:] = ["torch " + ctx.run(*show, env={"PYTHONPATH": path}).strip()]
