@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The baechi command: hands the arguments to one subcommand and turns its outcome into an exit
 // code.
-#include <signal.h>
-
 #include <exception>
 #include <new>
 #include <string>
 
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/system.h"
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 #include "baechi/io/text/source_place.h"
@@ -19,17 +18,6 @@ namespace baechi::cli {
 namespace {
 
 CancelFlag cancel_flag;
-
-// The first Ctrl-C asks the work to stop; the second one ends the process. Who started us may have
-// said that Ctrl-C is not for us (nohup, a shell's background job): then it stays so.
-void install_signal_handler() {
-  struct sigaction inherited = {};
-  if (sigaction(SIGINT, nullptr, &inherited) == 0 && inherited.sa_handler == SIG_IGN) return;
-  struct sigaction action = {};
-  action.sa_handler = [](int) { cancel_flag.request(); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-}
 
 // Every way to fail ends here, in one line on stderr and one exit code.
 ExitCode run_guarded(int argc, char** argv) {
@@ -61,8 +49,7 @@ ExitCode run_guarded(int argc, char** argv) {
 }  // namespace baechi::cli
 
 int main(int argc, char** argv) {
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write(), which says so
-  baechi::cli::install_signal_handler();
+  baechi::cli::catch_interrupts(baechi::cli::cancel_flag);
   baechi::stop_files_at(&baechi::cli::cancel_flag);
   return static_cast<int>(baechi::cli::run_guarded(argc, argv));
 }

@@ -27,7 +27,7 @@ extern const Command kExportCommand;       // export.cc
 extern const Command kInfoCommand;         // info.cc
 extern const Command kConvertCommand;      // convert.cc
 extern const Command kCheckCommand;        // check.cc
-extern const Command kCalibrateCommand;    // calibrate.cc
+extern const Command kCalibrateCommand;    // python_commands.cc
 extern const Command kCompletionCommand;   // completion.cc
 
 std::span<const Command> all_commands() {

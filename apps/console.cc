@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/console.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "apps/system.h"
 #include "baechi/base/error.h"
 #include "baechi/io/text/source_place.h"
 #include "baechi/io/text/text_file.h"
@@ -63,7 +61,7 @@ void append_folded(std::string& result, std::string line, std::size_t indent, st
 }  // namespace
 
 void print_help(std::string_view text, std::size_t indent) {
-  if (!writes_to_terminal() || terminal_width() < 2 * indent) return print_result(text);
+  if (!output_is_terminal() || terminal_width() < 2 * indent) return print_result(text);
   std::string result;
   std::istringstream lines{std::string(text)};
   for (std::string line; std::getline(lines, line);)
@@ -72,7 +70,7 @@ void print_help(std::string_view text, std::size_t indent) {
 }
 
 void refuse_terminal(const std::string& path, const std::string& example) {
-  if (path.empty() && writes_to_terminal())
+  if (path.empty() && output_is_terminal())
     throw InputError("--output", "this is megabytes of JSON: name a file, such as -o " + example +
                                      "; -o - writes it here");
 }
@@ -81,21 +79,12 @@ void print_result(std::string_view text) { write_standard_output(text); }
 
 void print_text(std::string_view text) {
   const std::string safe = printable_lines(text);
-  print_result(writes_to_terminal() ? with_tables_cut(safe, terminal_width()) : safe);
+  print_result(output_is_terminal() ? with_tables_cut(safe, terminal_width()) : safe);
 }
 
 void print_words(std::string_view line) {
   std::fprintf(stderr, "%s\n", printable(line, std::string::npos).c_str());
 }
-
-std::size_t terminal_width() {
-  constexpr std::size_t kUsual = 100;
-  struct winsize size = {};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  return kUsual;
-}
-
-bool writes_to_terminal() { return isatty(STDOUT_FILENO) == 1; }
 
 void write_result(const std::string& path, std::string_view text) {
   if (path.empty() || path == "-")

@@ -18,11 +18,6 @@ void print_text(std::string_view text);
 // One line of words on stderr, likewise.
 void print_words(std::string_view line);
 
-// Whether stdout is a terminal, with a person before it.
-bool writes_to_terminal();
-// Columns of that terminal, or a usual number.
-std::size_t terminal_width();
-
 // Help, whose descriptions begin in column `indent`: in a terminal no line is wider than it.
 void print_help(std::string_view text, std::size_t indent);
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/progress.h"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -10,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/system.h"
 #include "baechi/io/text/source_place.h"
 
 namespace baechi::cli {
@@ -41,7 +40,7 @@ struct Progress::Ticker {
 };
 
 Progress::Progress(const std::string& words) {
-  if (isatty(STDERR_FILENO) != 0) ticker_ = std::make_unique<Ticker>(printable(words));
+  if (errors_are_terminal()) ticker_ = std::make_unique<Ticker>(printable(words));
 }
 Progress::~Progress() = default;
 

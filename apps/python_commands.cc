@@ -1,49 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
-// baechi estimate and baechi doctor: their options. What they do is done by the Python package.
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
+// baechi estimate, doctor and calibrate (Paper 4.1): their options. The Python package, which has
+// the frameworks, does the work.
 #include <map>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "apps/arguments.h"
-#include "apps/console.h"
+#include "apps/system.h"
 #include "baechi/base/error.h"
 #include "baechi/cost/device_presets.h"
 
 namespace baechi::cli {
 namespace {
 
-// $BAECHI_PYTHON, which `python -m baechi` sets; or the one beside this command, where pip put both.
-std::string python() {
-  if (const char* named = std::getenv("BAECHI_PYTHON"); named != nullptr && *named != '\0')
-    return named;
-  std::error_code error;
-  const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-  for (const char* name : {"python3", "python"})
-    if (!error && std::filesystem::exists(here / name, error)) return here / name;
-  return "python3";
+// Ends in the `main` of a module with these arguments, whose exit code is that of the command.
+[[noreturn]] void run_python(const std::string& command, const std::string& module,
+                             const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{
+      installed_python(), "-c",
+      "import sys\n"
+      "try:\n"
+      "    from " +
+          module +
+          " import main\n"
+          "except ImportError as error:\n"
+          "    sys.stderr.write(f'baechi: " +
+          command +
+          ": {sys.executable}: {error}: it needs the '\n"
+          "        'Python package baechi (pip install baechi[torch])\\n')\n"
+          "    sys.exit(2)\n"
+          "sys.exit(main(sys.argv[1:]))\n"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const std::string why = become(words);
+  throw InputError(command, "it needs Python with the package baechi (pip install baechi): " +
+                                words.front() + ": " + why);
 }
 
-// Ends in `python -m MODULE NAME=VALUE ...`, whose exit code is that of the command.
-ExitCode run_python(const std::string& module, const std::map<std::string, std::string>& values,
-                    const RunContext& context) {
-  std::vector<std::string> words{python(), "-m", module};
+// NAME=VALUE for each option that was given.
+std::vector<std::string> given(const std::map<std::string, std::string>& values,
+                               const RunContext& context) {
+  std::vector<std::string> words;
   for (const auto& [name, value] : values)
     if (!value.empty()) words.push_back(name + "=" + value);
   if (context.json) words.emplace_back("json=1");
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  execvp(arguments.front(), arguments.data());
-  throw InputError(words.front(),
-                   "cannot run it (" + std::generic_category().message(errno) +
-                       "): this command needs the Python package, pip install baechi");
+  return words;
 }
 
 Run declare_estimate(OptionSet& set) {
@@ -84,15 +85,58 @@ Run declare_estimate(OptionSet& set) {
   auto inference = std::make_shared<bool>(false), alone = std::make_shared<bool>(false);
   set.add_flag("--inference", *inference, "One forward pass, where the default is a training step");
   set.add_flag("--alone", *alone, "Skip the plans for one more card and a faster host link");
-  return [=](const RunContext& context) {
+  return [=](const RunContext& context) -> ExitCode {
     if (*inference) (*values)["inference"] = "1";
     if (*alone) (*values)["compare"] = "0";
-    return run_python("baechi.estimates", *values, context);
+    run_python("estimate", "baechi.estimates.__main__", given(*values, context));
   };
 }
 
 Run declare_doctor(OptionSet& /*set*/) {
-  return [](const RunContext& context) { return run_python("baechi.doctor", {}, context); };
+  return [](const RunContext& context) -> ExitCode {
+    run_python("doctor", "baechi.doctor", given({}, context));
+  };
+}
+
+// The options, for --help and completion; what they mean and their defaults is Python's.
+struct CalibrateArguments {
+  bool torch = false, tensorflow = false;
+  std::string devices, largest, repeats, output, into, plot, samples;
+
+  std::vector<std::string> arguments() const {
+    std::vector<std::string> words;
+    if (torch) words.emplace_back("--torch");
+    if (tensorflow) words.emplace_back("--tensorflow");
+    const auto add = [&](const char* name, const std::string& value) {
+      if (!value.empty()) words.push_back(name + value);
+    };
+    add("--devices=", devices);
+    add("--largest=", largest);
+    add("--repeats=", repeats);
+    add("--output=", output);
+    add("--into=", into);
+    add("--plot=", plot);
+    add("--samples=", samples);
+    return words;
+  }
+};
+
+Run declare_calibrate(OptionSet& set) {
+  auto options = std::make_shared<CalibrateArguments>();
+  CalibrateArguments& o = *options;
+  set.add_flag("--torch", o.torch, "Copy with PyTorch");
+  set.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
+  set.add("--devices", o.devices,
+          "Devices by the framework's names, A,B,... (default: all accelerators)");
+  set.add("--largest", o.largest, "Size of the largest copy, e.g. 64MiB (default: 512MiB)");
+  set.add("--repeats", o.repeats, "Number of timed copies per size (default: 20)");
+  set.add("-o,--output", o.output, "Cluster file to write (default: standard output)");
+  set.add("--into", o.into, "Write the links into this cluster file and keep the rest of it");
+  set.add("--plot", o.plot, "Draw the copies and the fitted lines to FILE.svg");
+  set.add("--samples", o.samples, "Write all measurements to FILE.json");
+  return [options](const RunContext&) -> ExitCode {
+    run_python("calibrate", "baechi.calibrate", options->arguments());
+  };
 }
 
 }  // namespace
@@ -119,6 +163,16 @@ extern const Command kDoctorCommand{
         "baechi doctor\n"
         "baechi doctor --json",
     .declare = declare_doctor,
+};
+
+extern const Command kCalibrateCommand{
+    .name = "calibrate",
+    .summary =
+        "Measure the links between this machine's devices, for a cluster file (needs Python)",
+    .examples =
+        "baechi calibrate --torch -o cluster.json --plot links.svg\n"
+        "baechi calibrate --torch --devices cuda:0,cuda:1 --largest 64MiB --into cluster.json",
+    .declare = declare_calibrate,
 };
 
 }  // namespace baechi::cli

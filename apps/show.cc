@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // baechi show: a plan as a picture in the terminal.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -9,6 +7,7 @@
 #include "apps/arguments.h"
 #include "apps/command_line.h"
 #include "apps/console.h"
+#include "apps/system.h"
 #include "baechi/report/text/terminal_view.h"
 
 namespace baechi::cli {
@@ -25,7 +24,7 @@ struct ShowArguments {
 bool wants_color(const std::string& choice) {
   if (choice != "auto") return choice == "always";
   const char* refused = std::getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) != 0 && (refused == nullptr || *refused == '\0');
+  return output_is_terminal() && (refused == nullptr || *refused == '\0');
 }
 
 ExitCode show(const ShowArguments& options, const RunContext& context) {

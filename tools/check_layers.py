@@ -100,9 +100,10 @@ LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 SLOW = re.compile(r"^(CLI|doctest|nanobind)/")
 FILES = {"fstream", "filesystem", "fcntl.h", "sys/mman.h", "sys/stat.h"}
-# The systems that are not POSIX have none of these; where they are needed, one file has them.
+# Systems that are not POSIX lack these: one file of the core has them, one of the command.
 POSIX = re.compile(r"^(?:unistd|fcntl|pthread|signal|dlfcn|poll|termios|spawn|glob|sys/\w+)\.h$")
-ON_POSIX = {"io/text/text_file.cc"}
+ON_POSIX = {"src/baechi/io/text/text_file.cc", "apps/system.cc"}
+BUT_POSIX = f"which only {' and '.join(sorted(ON_POSIX))} may"
 # And MSVC has no integers of 128 bits: base/wide.h stands in.
 WIDE = "base/wide.h"
 FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compile time"}
@@ -152,8 +153,8 @@ def check_file(path: Path, root: Path) -> list[str]:
             problems.append(f"{where}: a header must not include {name}: it compiles too slowly")
         elif name in FILES and parts[0] != "io":
             problems.append(f"{where}: includes <{name}>, but only io/ opens files")
-        elif POSIX.match(name) and "/".join(parts) not in ON_POSIX:
-            problems.append(f"{where}: includes <{name}>, which only {', '.join(ON_POSIX)} may")
+        elif POSIX.match(name) and where not in ON_POSIX:
+            problems.append(f"{where}: includes <{name}>, {BUT_POSIX}")
         elif name in FORBIDDEN:
             problems.append(f"{where}: includes <{name}>: {FORBIDDEN[name]}")
     if "__int128" in code and "/".join(parts) != WIDE:
@@ -198,6 +199,17 @@ def check(root: Path) -> list[str]:
     files = sorted(p for p in root.rglob("*") if p.suffix in (".h", ".cc"))
     problems = [problem for path in files for problem in check_file(path, root)]
     return problems + check_names(files, root) + check_circles(files, root)
+
+
+def check_apps(root: Path) -> list[str]:
+    """List what is wrong below root, which is the folder apps."""
+    problems = []
+    for path in sorted(root.glob("*.cc")):
+        where = f"apps/{path.name}"
+        for name in INCLUDE.findall(strip_comments(path.read_text())):
+            if POSIX.match(name) and where not in ON_POSIX:
+                problems.append(f"{where}: includes <{name}>, {BUT_POSIX}")
+    return problems
 
 
 def check_circles(files: list[Path], root: Path) -> list[str]:
@@ -257,7 +269,8 @@ def check_rooms(root: Path) -> list[str]:
 def main() -> int:
     """Print the problems; 0 when there is none."""
     root = Path(__file__).resolve().parent.parent
-    problems = check(root / "src" / "baechi") + check_rooms(root / "python" / "baechi" / "torch")
+    problems = check(root / "src" / "baechi") + check_apps(root / "apps")
+    problems += check_rooms(root / "python" / "baechi" / "torch")
     print("\n".join(problems) or "layers: fine")
     return 1 if problems else 0
 

@@ -95,6 +95,14 @@ def test_layers_accept(tmp_path: Path, name: str, body: str) -> None:
     assert layer_problems(tmp_path, name, body) == []
 
 
+def test_layers_keep_the_operating_system_in_one_file_of_the_command(tmp_path: Path) -> None:
+    for name in ("system.cc", "show.cc"):
+        (tmp_path / name).write_text("#include <sys/ioctl.h>\n")
+    assert [problem.split(":")[0] for problem in check_layers.check_apps(tmp_path)] == [
+        "apps/show.cc"
+    ]
+
+
 def test_layers_refuse_a_circle_of_files(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     head = check_layers.LICENCE + "// A file.\n#pragma once\n"
