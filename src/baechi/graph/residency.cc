@@ -30,6 +30,9 @@ class Storing {
     check();
     builder_.set_memory_mode(graph_.memory_mode());
     if (graph_.batch_size().has_value()) builder_.set_batch_size(*graph_.batch_size());
+    std::size_t fetches = 0;
+    for (const AwayTensor& away : residency_.away) fetches += away.fetches.size();
+    builder_.reserve(graph_.num_ops() + fetches, graph_.num_edges() + 2 * fetches);
     for (const OpId op : graph_.ops()) separator_.avoid(graph_[op].name);
     for (const OpId op : graph_.ops()) add(op);
     for (const AwayTensor& away : residency_.away) add_fetches(away);

@@ -6,23 +6,62 @@
 
 namespace baechi {
 
-HeldOverTime::HeldOverTime(std::size_t positions) : size_(positions) {
-  while (leaves_ < size_) leaves_ *= 2;
+HeldOverTime::HeldOverTime(std::size_t positions) : size_(positions), steps_(positions + 1) {}
+
+void HeldOverTime::make_tree() {
+  made_ = true;
+  while (leaves_ < size_ + 2) leaves_ *= 2;
   nodes_.resize(2 * leaves_);
+  std::int64_t held = 0;
+  for (std::size_t i = 0; i < size_; ++i) nodes_[leaves_ + 1 + i].add(held += steps_[i]);
+  for (std::size_t node = leaves_ - 1; node > 0; --node) update(node);
 }
 
+void HeldOverTime::update(std::size_t node) {
+  nodes_[node].most =
+      nodes_[node].added + std::max(nodes_[2 * node].most, nodes_[2 * node + 1].most);
+}
+
+// From both ends up to the root, each a leaf outside: what lies between them are their neighbors.
 void HeldOverTime::add(std::size_t from, std::size_t to, Bytes bytes) {
-  add({1, 0, leaves_}, from, std::min(to, size_), bytes.count());
+  to = std::min(to, size_);
+  if (from >= to) return;
+  if (!made_) {
+    steps_[from] += bytes.count();
+    steps_[to] -= bytes.count();
+    return;
+  }
+  std::size_t left = leaves_ + from, right = leaves_ + 1 + to;
+  while ((left ^ right) != 1) {
+    if (left % 2 == 0) nodes_[left + 1].add(bytes.count());
+    if (right % 2 == 1) nodes_[right - 1].add(bytes.count());
+    update(left /= 2);
+    update(right /= 2);
+  }
+  while ((left /= 2) > 0) update(left);
 }
 
-bool HeldOverTime::fits(std::size_t from, std::size_t to, Bytes more, Bytes limit) const {
+bool HeldOverTime::fits(std::size_t from, std::size_t to, Bytes more, Bytes limit) {
+  to = std::min(to, size_);
   if (from >= to) return true;
-  return most({1, 0, leaves_}, from, std::min(to, size_)) + more.count() <= limit.count();
+  if (!made_) make_tree();
+  constexpr std::int64_t kNothing = std::numeric_limits<std::int64_t>::min() / 2;
+  std::int64_t most_left = kNothing, most_right = kNothing;
+  std::size_t left = leaves_ + from, right = leaves_ + 1 + to;
+  while ((left ^ right) != 1) {
+    if (left % 2 == 0) most_left = std::max(most_left, nodes_[left + 1].most);
+    if (right % 2 == 1) most_right = std::max(most_right, nodes_[right - 1].most);
+    most_left += nodes_[left /= 2].added;
+    most_right += nodes_[right /= 2].added;
+  }
+  std::int64_t most = std::max(most_left, most_right);
+  while ((left /= 2) > 0) most += nodes_[left].added;
+  return most + more.count() <= limit.count();
 }
 
-std::size_t HeldOverTime::start_fitting(std::size_t from, std::size_t to, Bytes more,
-                                        Bytes limit) const {
-  std::size_t low = from, high = std::max(from, to);
+std::size_t HeldOverTime::start_fitting(std::size_t from, std::size_t to, Bytes more, Bytes limit) {
+  if (fits(from, to, more, limit)) return from;
+  std::size_t low = from + 1, high = std::max(from, to);
   while (low < high) {
     const std::size_t middle = low + (high - low) / 2;
     if (fits(middle, to, more, limit))
@@ -31,29 +70,6 @@ std::size_t HeldOverTime::start_fitting(std::size_t from, std::size_t to, Bytes 
       low = middle + 1;
   }
   return low;
-}
-
-void HeldOverTime::add(const Part& part, std::size_t from, std::size_t to, std::int64_t bytes) {
-  if (to <= part.begin || part.end <= from) return;
-  Node& node = nodes_[part.node];
-  if (from <= part.begin && part.end <= to) {
-    node.added += bytes;
-    node.most += bytes;
-    return;
-  }
-  const std::size_t middle = (part.begin + part.end) / 2, left = 2 * part.node;
-  add({left, part.begin, middle}, from, to, bytes);
-  add({left + 1, middle, part.end}, from, to, bytes);
-  node.most = node.added + std::max(nodes_[left].most, nodes_[left + 1].most);
-}
-
-std::int64_t HeldOverTime::most(const Part& part, std::size_t from, std::size_t to) const {
-  if (to <= part.begin || part.end <= from) return std::numeric_limits<std::int64_t>::min() / 2;
-  const Node& node = nodes_[part.node];
-  if (from <= part.begin && part.end <= to) return node.most;
-  const std::size_t middle = (part.begin + part.end) / 2, left = 2 * part.node;
-  return node.added + std::max(most({left, part.begin, middle}, from, to),
-                               most({left + 1, middle, part.end}, from, to));
 }
 
 }  // namespace baechi

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "baechi/plan/residency/held_over_time.h"
+#include "baechi/plan/residency/residency_account.h"
 #include "baechi/plan/residency/residency_items.h"
 
 namespace baechi {
@@ -24,14 +24,8 @@ class Choice {
         start_(start),
         units_(units),
         prefer_(prefer),
-        position_(graph_.num_ops()),
-        stored_(graph_.num_ops()) {
-    for (const DeviceId device : cluster_.devices()) {
-      held_.push_back(HeldOverTime(start.order[device].size() + 1));
-      for (std::size_t i = 0; i < start.order[device].size(); ++i)
-        position_[start.order[device][i]] = i;
-    }
-  }
+        account_(start.order, start.slots, prefer.memory),
+        stored_(graph_.num_ops()) {}
 
   Residency choose() && {
     for (const StoredUnit& unit : units_)
@@ -46,40 +40,18 @@ class Choice {
   }
 
  private:
-  Time idle(DeviceId device, std::size_t from, std::size_t to) const {
-    const auto& order = start_.order[device];
-    const Time begin = start_.slots[order[from]].end, end = start_.slots[order[to]].start;
-    return end > begin ? end - begin : Time(0);
-  }
-
-  // The first operator of the device that starts at this moment or later.
-  std::size_t position_at(DeviceId device, Time at) const {
-    const auto& order = start_.order[device];
-    return static_cast<std::size_t>(
-        std::ranges::partition_point(order, [&](OpId op) { return start_.slots[op].start < at; }) -
-        order.begin());
-  }
-
-  void hold(DeviceId device, std::size_t from, std::size_t to, Bytes bytes) {  // to: not included
-    held_[device].add(from, to, bytes);
-  }
-
-  bool fits(DeviceId device, std::size_t from, std::size_t to, Bytes bytes, double part) const {
-    const double limit = static_cast<double>(prefer_.memory[device].count()) * part;
-    return held_[device].fits(from, to, bytes, Bytes(static_cast<std::int64_t>(limit)));
-  }
-
   void hold_what_stays() {
     for (const OpId op : graph_.ops()) {
       if (stored_[op]) continue;
       const DeviceId device = start_.device[op];
-      hold(device, 0, held_[device].size(), graph_[op].permanent);
+      account_.hold_always(device, graph_[op].permanent);
       if (graph_[op].variable) {
         for (const TensorId tensor : graph_.outputs(op))
-          hold(device, 0, held_[device].size(), graph_.home_size(tensor));
+          account_.hold_always(device, graph_.home_size(tensor));
         continue;
       }
-      hold(device, position_[op], position_[op] + 1, graph_[op].temporary);
+      const std::size_t at = account_.position(op);
+      account_.hold(device, at, at + 1, graph_[op].temporary);
     }
   }
 
@@ -87,15 +59,15 @@ class Choice {
     return !stored_[op] && start_.device[op] == device;
   }
 
-  std::vector<ResidencyStretch> uses_on(TensorId tensor, DeviceId device) const {
-    std::vector<ResidencyStretch> uses;
+  std::vector<ResidencyUse> uses_on(TensorId tensor, DeviceId device) const {
+    std::vector<ResidencyUse> uses;
     const OpId producer = graph_.producer(tensor);
     if (!graph_[producer].variable && start_.device[producer] == device)
-      uses.push_back({position_[producer], position_[producer], {}});
+      uses.push_back({account_.position(producer), std::nullopt});
     for (const Edge& edge : graph_.consumers(tensor))
       if (is_on_device(edge.to, device) && !graph_[edge.to].variable)
-        uses.push_back({position_[edge.to], position_[edge.to], {edge.to}});
-    std::ranges::sort(uses, {}, &ResidencyStretch::first);
+        uses.push_back({account_.position(edge.to), edge.to});
+    std::ranges::sort(uses, {}, &ResidencyUse::position);
     return uses;
   }
 
@@ -111,77 +83,74 @@ class Choice {
     if (graph_.size(tensor) == Bytes(0)) return;
     if (adds_up(tensor)) {  // the buffer of all micro-batches stays
       const DeviceId device = start_.device[producer];
-      hold(device, position_[producer], position_[graph_.consumers(tensor).begin()->to] + 1,
-           graph_.size(tensor));
+      account_.hold(device, account_.position(producer),
+                    account_.position(graph_.consumers(tensor).begin()->to) + 1,
+                    graph_.size(tensor));
       return;
     }
     for (const DeviceId device : cluster_.devices()) {
       if (device == start_.store) continue;
-      std::vector<ResidencyStretch> uses = uses_on(tensor, device);
+      const std::vector<ResidencyUse> uses = uses_on(tensor, device);
       if (uses.empty()) continue;
       if (!stored && start_.device[producer] != device) {  // a copy that another device sends
-        hold(device, position_at(device, start_.slots[producer].end), uses.back().last + 1,
-             graph_.size(tensor));
+        account_.hold(device, account_.position_at(device, start_.slots[producer].end),
+                      uses.back().position + 1, graph_.size(tensor));
         continue;
       }
-      add_item(tensor, device, stored, std::move(uses));
+      add_item(tensor, device, stored, uses);
     }
   }
 
   // Where it is idle for less than it takes to send it both ways, it stays, if anything does.
-  void add_item(TensorId tensor, DeviceId device, bool stored, std::vector<ResidencyStretch> uses) {
+  void add_item(TensorId tensor, DeviceId device, bool stored,
+                const std::vector<ResidencyUse>& uses) {
     const Bytes bytes = graph_.size(tensor);
     const Time sent = cluster_.link(device, start_.store).transfer_time(bytes) +
                       cluster_.link(start_.store, device).transfer_time(bytes);
     const Time both = prefer_.keep > 0 ? sent : Time(0);
-    ResidencyItem item{tensor, device, stored, {}, false};
-    for (ResidencyStretch& use : uses) {
-      if (!item.stretches.empty() && idle(device, item.stretches.back().last, use.first) <= both) {
-        item.stretches.back().last = use.last;
-        item.stretches.back().readers.insert(item.stretches.back().readers.end(),
-                                             use.readers.begin(), use.readers.end());
-      } else {
-        item.stretches.push_back(std::move(use));
-      }
+    ResidencyItem item{tensor, device, stored, false, stretches_.size(), 0};
+    for (const auto& [position, reader] : uses) {
+      const bool joins = stretches_.size() > item.begin &&
+                         account_.idle(device, stretches_.back().last, position) <= both;
+      if (!joins) stretches_.push_back({position, position, uses_.size(), uses_.size()});
+      uses_.push_back({position, reader});
+      stretches_.back().last = position;
+      stretches_.back().end = uses_.size();
     }
-    if (graph_.consumers(tensor).empty()) item.stretches.back().last = held_[device].size() - 1;
-    for (std::size_t i = 0; i < item.stretches.size(); ++i) {
-      hold(device, item.stretches[i].first, item.stretches[i].last + 1, bytes);
-      if (i == 0) continue;
-      const Time gap = idle(device, item.stretches[i - 1].last, item.stretches[i].first);
-      gaps_.push_back({static_cast<double>(gap.count()) / (stored ? 1.0 : 2.0), items_.size(), i});
+    item.end = stretches_.size();
+    if (graph_.consumers(tensor).empty()) stretches_.back().last = account_.end(device) - 1;
+    for (std::size_t i = item.begin; i < item.end; ++i) {
+      account_.hold(device, stretches_[i].first, stretches_[i].last + 1, bytes);
+      if (i == item.begin) continue;
+      const Time gap = account_.idle(device, stretches_[i - 1].last, stretches_[i].first);
+      gaps_.push_back({static_cast<double>(gap.count()) / (stored ? 1.0 : 2.0), i, items_.size()});
     }
-    items_.push_back(std::move(item));
+    items_.push_back(item);
   }
 
   void keep_gaps() {
-    std::sort(gaps_.begin(), gaps_.end());
-    std::vector<std::vector<bool>> kept(items_.size());
-    for (std::size_t i = 0; i < items_.size(); ++i)
-      kept[i].assign(items_[i].stretches.size(), false);
+    std::ranges::sort(gaps_);
+    std::vector<bool> kept(stretches_.size());
     for (const ResidencyGap& gap : gaps_) {
       const ResidencyItem& item = items_[gap.item];
       if (item.stays) continue;
-      const std::size_t from = item.stretches[gap.behind - 1].last + 1;
-      const std::size_t to = item.stretches[gap.behind].first;
-      if (!fits(item.device, from, to, graph_.size(item.tensor), prefer_.keep)) continue;
-      hold(item.device, from, to, graph_.size(item.tensor));
-      kept[gap.item][gap.behind] = true;
+      const std::size_t from = stretches_[gap.stretch - 1].last + 1;
+      const std::size_t to = stretches_[gap.stretch].first;
+      if (!account_.fits(item.device, from, to, graph_.size(item.tensor), prefer_.keep)) continue;
+      account_.hold(item.device, from, to, graph_.size(item.tensor));
+      kept[gap.stretch] = true;
     }
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      if (items_[i].stays) continue;
-      std::vector<ResidencyStretch> joined;
-      for (std::size_t s = 0; s < items_[i].stretches.size(); ++s) {
-        ResidencyStretch& stretch = items_[i].stretches[s];
-        if (!kept[i][s]) {
-          joined.push_back(std::move(stretch));
+    for (ResidencyItem& item : items_) {
+      std::size_t joined = item.begin;
+      for (std::size_t i = item.begin + 1; i < item.end; ++i) {
+        if (!kept[i]) {
+          stretches_[++joined] = stretches_[i];
           continue;
         }
-        joined.back().last = stretch.last;
-        joined.back().readers.insert(joined.back().readers.end(), stretch.readers.begin(),
-                                     stretch.readers.end());
+        stretches_[joined].last = stretches_[i].last;
+        stretches_[joined].end = stretches_[i].end;
       }
-      items_[i].stretches = std::move(joined);
+      item.end = joined + 1;
     }
   }
 
@@ -214,23 +183,29 @@ class Choice {
     if (!stored_[unit.members.front()]) return;
     for (const OpId op : unit.members)
       if (start_.device[op] != device) return;
-    if (!fits(device, 0, held_[device].size(), unit.bytes, part)) return;
-    hold(device, 0, held_[device].size(), unit.bytes);
-    for (const OpId op : unit.members) stored_[op] = false;
-    for (ResidencyItem& item : items_) {
-      if (!item.stored || stored_[graph_.producer(item.tensor)]) continue;
-      for (const ResidencyStretch& stretch : item.stretches)
-        hold(item.device, stretch.first, stretch.last + 1, Bytes(0) - graph_.size(item.tensor));
-      item.stored = false;
-      item.stretches.resize(1);
-      item.stretches.front().readers.clear();
-      item.stays = true;
+    if (!account_.fits(device, 0, account_.end(device), unit.bytes, part)) return;
+    account_.hold_always(device, unit.bytes);
+    for (const OpId op : unit.members) {
+      stored_[op] = false;
+      for (const TensorId tensor : graph_.outputs(op))
+        for (ResidencyItem& item :
+             std::ranges::equal_range(items_, tensor, {}, &ResidencyItem::tensor))
+          if (item.stored) stay(item);
     }
+  }
+
+  void stay(ResidencyItem& item) {
+    for (std::size_t i = item.begin; i < item.end; ++i)
+      account_.hold(item.device, stretches_[i].first, stretches_[i].last + 1,
+                    Bytes(0) - graph_.size(item.tensor));
+    item.stored = false;
+    item.stays = true;
+    item.end = item.begin + 1;
   }
 
   bool is_sent(const ResidencyItem& item) const {
     if (item.stored || item.stays) return false;
-    if (item.stretches.size() > 1) return true;
+    if (item.end - item.begin > 1) return true;
     return std::ranges::any_of(graph_.consumers(item.tensor), [&](const Edge& edge) {
       return !is_on_device(edge.to, item.device);
     });
@@ -251,8 +226,8 @@ class Choice {
       end = std::max(end, made) +
             cluster_.link(item.device, start_.store).transfer_time(graph_.size(item.tensor));
       put_ends_[i] = end;
-      hold(item.device, item.stretches.front().last + 1, position_at(item.device, end),
-           graph_.size(item.tensor));
+      account_.hold(item.device, stretches_[item.begin].last + 1,
+                    account_.position_at(item.device, end), graph_.size(item.tensor));
     }
   }
 
@@ -262,25 +237,25 @@ class Choice {
   };
 
   Residency with_fetches() {
-    std::vector<std::vector<Fetch>> fetches(items_.size());
+    fetches_.resize(stretches_.size());
     IdVector<DeviceId, std::vector<Wanted>> wanted(cluster_.num_devices());
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      fetches[i].resize(items_[i].stretches.size());
-      for (std::size_t s = items_[i].stored ? 0 : 1; s < items_[i].stretches.size(); ++s)
-        wanted[items_[i].device].push_back({items_[i].stretches[s].first, i, s});
-    }
+    for (std::size_t i = 0; i < items_.size(); ++i)
+      for (std::size_t s = items_[i].begin + (items_[i].stored ? 0 : 1); s < items_[i].end; ++s)
+        wanted[items_[i].device].push_back({stretches_[s].first, i, s});
     for (const DeviceId device : wanted.keys()) {
       std::ranges::sort(wanted[device]);
       std::size_t before = 0;
       for (const Wanted& each : wanted[device]) {
         before = release(device, each, before);
-        Fetch& fetch = fetches[each.item][each.stretch];
+        Fetch& fetch = fetches_[each.stretch];
         fetch.after = last_before(device, before - std::min(before, prefer_.lead));
-        fetch.readers = items_[each.item].stretches[each.stretch].readers;
+        for (std::size_t use = stretches_[each.stretch].begin; use < stretches_[each.stretch].end;
+             ++use)
+          fetch.readers.push_back(*uses_[use].reader);
         std::ranges::sort(fetch.readers);
       }
     }
-    return told(fetches);
+    return told();
   }
 
   // The operator there that a fetch may wait for: one of a micro-batch, as no fetch is of the step.
@@ -297,32 +272,30 @@ class Choice {
     const ResidencyItem& item = items_[wanted.item];
     std::size_t earliest = before;
     if (!item.stored) {
-      earliest = std::max(earliest, item.stretches[wanted.stretch - 1].last + 1);
-      earliest = std::max(earliest, position_at(device, put_ends_[wanted.item]));
+      earliest = std::max(earliest, stretches_[wanted.stretch - 1].last + 1);
+      earliest = std::max(earliest, account_.position_at(device, put_ends_[wanted.item]));
     }
     earliest = std::min(earliest, wanted.use);
-    const std::size_t at = held_[device].start_fitting(
-        earliest, wanted.use, graph_.size(item.tensor), prefer_.memory[device]);
-    hold(device, at, wanted.use, graph_.size(item.tensor));
+    const Bytes bytes = graph_.size(item.tensor);
+    const std::size_t at = account_.start_fitting(device, earliest, wanted.use, bytes);
+    account_.hold(device, at, wanted.use, bytes);
     return at;
   }
 
-  Residency told(std::vector<std::vector<Fetch>>& fetches) const {
+  Residency told() {
     Residency residency;
     residency.store = cluster_[start_.store].name;
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      const OpId producer = graph_.producer(items_[i].tensor);
-      const std::size_t port =
-          items_[i].tensor.index() - (*graph_.outputs(producer).begin()).index();
-      AwayTensor away{producer, static_cast<std::uint32_t>(port), {}};
-      for (Fetch& fetch : fetches[i])
-        if (!fetch.readers.empty()) away.fetches.push_back(std::move(fetch));
-      if (away.fetches.empty()) continue;
-      if (!residency.away.empty() && residency.away.back().producer == producer &&
-          residency.away.back().port == port)
-        std::ranges::move(away.fetches, std::back_inserter(residency.away.back().fetches));
-      else
-        residency.away.push_back(std::move(away));
+    for (const ResidencyItem& item : items_) {
+      const OpId producer = graph_.producer(item.tensor);
+      const auto port = static_cast<std::uint32_t>(item.tensor.index() -
+                                                   (*graph_.outputs(producer).begin()).index());
+      for (std::size_t i = item.begin; i < item.end; ++i) {
+        if (fetches_[i].readers.empty()) continue;
+        if (residency.away.empty() || residency.away.back().producer != producer ||
+            residency.away.back().port != port)
+          residency.away.push_back({producer, port, {}});
+        residency.away.back().fetches.push_back(std::move(fetches_[i]));
+      }
     }
     for (const OpId op : graph_.ops())
       if (stored_[op]) residency.on_store.push_back(op);
@@ -335,12 +308,14 @@ class Choice {
   const ResidencyStart& start_;
   const std::vector<StoredUnit>& units_;
   const ResidencyPrefer& prefer_;
-  IdVector<OpId, std::size_t> position_;
+  ResidencyAccount account_;
   IdVector<OpId, bool> stored_;
-  IdVector<DeviceId, HeldOverTime> held_;  // one position more for the end
-  std::vector<ResidencyItem> items_;
+  std::vector<ResidencyUse> uses_;           // of one stretch after the other
+  std::vector<ResidencyStretch> stretches_;  // of one item after the other
+  std::vector<ResidencyItem> items_;         // sorted by tensor and device
   std::vector<ResidencyGap> gaps_;
   std::vector<Time> put_ends_;  // by item
+  std::vector<Fetch> fetches_;  // by stretch: without readers, if it needs none
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -86,15 +88,13 @@ class Search {
 
   // How good it looks.
   FoundResidency try_start(const ResidencyStart& start, std::size_t number) {
-    number_ = number;
-    here_.reset();
+    begin_with(number);
     for (const auto& [units, keep] : kFirstParts) try_parts(start, {units, keep});
     return *here_;
   }
 
   void try_all_parts(const ResidencyStart& start, std::size_t number) {
-    number_ = number;
-    here_.reset();
+    begin_with(number);
     const bool many = costs_.graph().num_ops() > kManyOps;
     for (std::size_t u = 0; u < kUnitParts.size(); u += many ? 2 : 1)
       for (std::size_t k = 0; k < kKeepParts.size(); k += many ? 2 : 1)
@@ -114,17 +114,19 @@ class Search {
     }
     best = best_try_;
     if (const auto last = with_updates_last(problem_, start)) {
+      peaks_of_.clear();
       try_parts(*last, best);
       for (const double memory : kLess) try_parts(*last, {0.6, 1.0, kLead, memory});
     }
     if (problem_.step.micro_batches > 1) return;
     const ResidencyStart other = with_last_gradients_first(problem_, start);
+    peaks_of_.clear();
     try_parts(other, best);
     try_parts(other, {1.0, 1.0, kLead, 1.0, StayFirst::kLarge});
   }
 
   void try_nothing_kept(const ResidencyStart& start, std::size_t number) {
-    number_ = number;
+    begin_with(number);
     for (const bool first_come : {false, true})
       try_parts(start, {0, 0, 0, 1.0, StayFirst::kSpread, first_come});
   }
@@ -138,6 +140,12 @@ class Search {
   }
 
  private:
+  void begin_with(std::size_t number) {
+    number_ = number;
+    here_.reset();
+    peaks_of_.clear();
+  }
+
   bool stopped() const { return cancel_ != nullptr && cancel_->requested() && !best_.empty(); }
 
   // Whether any of it fits. Where it does not at first, but with a smaller account does, what lies between.
@@ -172,16 +180,39 @@ class Search {
   // Whether it fits so much memory.
   bool try_once(ResidencyStart& start, const ResidencyPrefer& prefer,
                 const IdVector<DeviceId, Bytes>& there) {
-    FoundResidency found = replay(start, prefer);
-    const bool fits = std::ranges::all_of(costs_.cluster().devices(), [&](DeviceId device) {
-      return peaks_[device] <= there[device];
-    });
-    if (!here_.has_value() || found.better_than(*here_)) {
-      here_ = found;
-      best_try_ = now_;
+    Residency residency = choose_residency(problem_, start, units_, prefer);
+    const auto [seen, is_new] = peaks_of_.try_emplace(digest_of(residency));
+    if (is_new) {
+      FoundResidency found = replay(start, std::move(residency));
+      seen->second = peaks_;
+      if (!here_.has_value() || found.better_than(*here_)) {
+        here_ = found;
+        best_try_ = now_;
+      }
+      offer(std::move(found));
     }
-    offer(std::move(found));
-    return fits;
+    peaks_ = seen->second;
+    return std::ranges::all_of(costs_.cluster().devices(),
+                               [&](DeviceId device) { return peaks_[device] <= there[device]; });
+  }
+
+  // Of the choice, and of what else a replay depends on most.
+  std::uint64_t digest_of(const Residency& residency) const {
+    std::uint64_t digest = now_.first_come ? 1 : 0;
+    const auto add = [&](std::uint64_t value) {
+      digest = (digest ^ value) * 0x9E3779B97F4A7C15U;
+      digest ^= digest >> 32U;
+    };
+    for (const AwayTensor& away : residency.away) {
+      add(away.producer.index());
+      add(away.port);
+      for (const Fetch& fetch : away.fetches) {
+        add(fetch.after.has_value() ? fetch.after->index() : costs_.graph().num_ops());
+        for (const OpId reader : fetch.readers) add(reader.index());
+      }
+    }
+    for (const OpId op : residency.on_store) add(op.index());
+    return digest;
   }
 
   // When everything on the store can be done, by an estimate of when the rest runs, and when that starts.
@@ -221,11 +252,11 @@ class Search {
     }
   }
 
-  FoundResidency replay(ResidencyStart& start, const ResidencyPrefer& prefer) {
+  FoundResidency replay(ResidencyStart& start, Residency residency) {
     const OpGraph& graph = costs_.graph();
     FoundResidency found;
     found.start = number_;
-    found.residency = choose_residency(problem_, start, units_, prefer);
+    found.residency = std::move(residency);
     const OpGraph step = residing(problem_.step, found.residency);
     const CostModel costs(step, costs_.cluster());
     found.placed.device = start.device;
@@ -291,9 +322,10 @@ class Search {
   const CostModel& costs_;
   std::vector<StoredUnit> units_;
   const CancelFlag* cancel_;
-  std::size_t number_ = 0;           // of the start
-  IdVector<DeviceId, Bytes> peaks_;  // of what was measured last
-  IdVector<OpId, bool> on_store_;    // of the step that is replayed
+  std::size_t number_ = 0;                                       // of the start
+  IdVector<DeviceId, Bytes> peaks_;                              // of what was measured last
+  std::map<std::uint64_t, IdVector<DeviceId, Bytes>> peaks_of_;  // of each choice, in this order
+  IdVector<OpId, bool> on_store_;                                // of the step that is replayed
   Try now_;
   std::optional<FoundResidency> here_;  // the best of one start,
   Try best_try_;                        // and how it was found
