@@ -132,6 +132,17 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
         ),
         (["--optimize", "most"], {"optimize": "most"}, "expected one of none, colocate, coplace, "),
         (["--lp", "exact", "-m", "m-etf"], {"lp": "exact", "method": "m-etf"}, MATCHING),
+        (
+            ["--tidy", "-m", "m-etf"],
+            {"tidy": True, "method": "m-etf"},
+            "'true' has no effect with method m-etf: it is for auto, refine, all or exact",
+        ),
+        (
+            ["--tidy", "--paper"],
+            {"tidy": True, "paper": True},
+            "it is beyond the paper: leave out ",
+        ),
+        (["--tidy", "--robust"], {"tidy": True, "robust": 0.2}, "a robust plan is chosen by its "),
         (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
     ],
 )

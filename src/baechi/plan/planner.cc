@@ -24,6 +24,7 @@
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
+#include "baechi/plan/search/tidy.h"
 #include "baechi/plan/seen_devices.h"
 
 namespace baechi {
@@ -96,6 +97,9 @@ void refuse_several(const PlanRequest& request) {
   if (request.mini_batch.has_value()) throw OptionError("mini_batch", elsewhere);
   if (request.recompute != Recompute::kNone) throw OptionError("recompute", elsewhere);
   if (request.residency != AwayChoice::kNone) throw OptionError("residency", elsewhere);
+  if (request.tidy && request.robust.has_value())
+    throw OptionError("tidy",
+                      "a robust plan is chosen by its longest step: leave out one of the two");
 }
 
 Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request, double share,
@@ -111,6 +115,36 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
   answer.more_devices = found.more_devices;
   answer.advice_cut_short = found.cut_short;
   return answer;
+}
+
+// The best plan of a search in fewer pieces; nothing where it stays as it is, as a proved optimum
+// does. `bounds` are there afterwards where they were needed.
+std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
+                             const Attempt& best, const std::optional<NamedBound>& searched,
+                             std::vector<NamedBound>& bounds) {
+  if (!request.tidy || runs_alone(request.method)) return std::nullopt;
+  const auto is_optimum = [&] {
+    return (searched.has_value() && searched->value >= best.makespan) ||
+           (!bounds.empty() && bounds.front().value >= best.makespan);
+  };
+  if (is_optimum()) return std::nullopt;
+  std::optional<Tidied> found =
+      tidy(problem, best,
+           {.may_lose = Time(best.makespan.count() / 1'000 * 3),
+            .work = static_cast<std::int64_t>(request.budget * Share::kTidy * kRefinesPerSecond),
+            .cancel = request.place.cancel});
+  if (found.has_value() && bounds.empty()) bounds = lower_bounds(problem.costs);
+  if (is_optimum()) return std::nullopt;
+  return found;
+}
+
+std::string told(const Tidied& tidied, Time before) {
+  const std::int64_t lost = (tidied.attempt.makespan - before).count();
+  return "tidy: " + counted(tidied.islands, "island") + " of " + counted(tidied.ops, "operator") +
+         " went to a neighbour's device; the step is " +
+         (lost > 0   ? short_text(Time(lost)) + " longer"
+          : lost < 0 ? short_text(Time(-lost)) + " shorter"
+                     : "as long");
 }
 
 }  // namespace
@@ -176,9 +210,17 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
           "robust: you stopped before the plans were compared; this one has the shortest step");
     }
   }
+  std::optional<Tidied> tidied =
+      baechi::tidied({.costs = costs, .units = units, .order = request.place.order}, request, *best,
+                     portfolio.bound, bounds);
+  if (tidied.has_value()) {
+    portfolio.notes.push_back(told(*tidied, best->makespan));
+    methods[static_cast<std::size_t>(best - attempts.data())] = outcome_of(tidied->attempt);
+    best = &tidied->attempt;
+  }
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds && bounds.empty(),
                       request.place.order);
-  if (!bounds.empty()) plan.bounds = std::move(bounds);
+  if (request.bounds && !bounds.empty()) plan.bounds = std::move(bounds);
   if (request.bounds && portfolio.bound.has_value()) {
     plan.bounds.push_back(*portfolio.bound);
     std::ranges::sort(plan.bounds, [](const NamedBound& a, const NamedBound& b) {

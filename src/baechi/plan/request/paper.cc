@@ -83,7 +83,8 @@ constexpr PaperRule kRules[] = {
 // Which the paper decides, so that asking for another is a contradiction.
 constexpr std::string_view kDecided[] = {"lp", "lp_threshold", "complete_matching"};
 // Beyond it.
-constexpr std::string_view kBeyond[] = {"robust", "micro_batches", "recompute", "improvements"};
+constexpr std::string_view kBeyond[] = {"robust", "tidy", "micro_batches", "recompute",
+                                        "improvements"};
 
 // Unless it has its default, or what the paper makes of it.
 void refuse(const PlanRequest& request, const PlanRequest& paper, std::string_view name,

@@ -162,6 +162,13 @@ constexpr std::array kOptions{
                   .least = 0,
                   .most = 1,
                   .implied = "20%"},
+    PlannerOption{.name = "tidy",
+                  .help = "move small islands of operators to a neighbour's device for up to 0.3% "
+                          "of the step",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.tidy; },
+                  .of_search = true,
+                  .command_line = "--tidy"},
     PlannerOption{.name = "micro_batches",
                   .help =
                       "How many micro-batches a step has. Each is as large as the graph, or with "

@@ -21,6 +21,7 @@ struct Share {
   static constexpr double kClustersOfLarge = 0.05;
   static constexpr double kOperators = 0.05;  // by moves of operators
   static constexpr double kAsGiven = 0.3;     // and, behind it, in the order of the file
+  static constexpr double kTidy = 0.05;       // beside them: making a plan of fewer pieces
   static constexpr double kRest = 1;          // all of it
   static constexpr double kAdvice = 0.5;      // of the whole: looking for what would fit,
   static constexpr double kAdviceAtOnce = 1;  // where no plan was looked for,

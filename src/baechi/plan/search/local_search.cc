@@ -126,6 +126,21 @@ void LocalSearch::step() {
   memory = makespan_;
 }
 
+bool LocalSearch::take(UnitId unit, DeviceId device, Time most) {
+  if (!allowed(unit, device)) return false;
+  ++evaluations_;
+  work_ += kMove;
+  changes_.clear();
+  move(unit, device);
+  const Time makespan = this->makespan();
+  if (makespan > most || !fits()) {
+    undo();
+    return false;
+  }
+  accept(makespan);
+  return true;
+}
+
 void LocalSearch::move(UnitId unit, DeviceId device) {
   const std::span<const OpId> ops = (*units_)[unit].ops;
   const std::size_t first = changes_.size();

@@ -43,9 +43,16 @@ class LocalSearch {
       for (const std::int64_t next = std::min(end, work_ + kWhile); work_ < next;) step();
   }
 
+  // Takes the unit to the device if it may run there, the step is then no longer than `most`, and it
+  // fits. True if so.
+  bool take(UnitId unit, DeviceId device, Time most);
+
   // Continues from `placed` instead; it is as it is executed and fits.
   void restart(const PlacedGraph& placed);
 
+  const PlacedGraph& now() const { return now_; }
+  Time makespan_now() const { return makespan_; }
+  std::int64_t work() const { return work_; }
   Time best_makespan() const { return best_makespan_; }
   const PlacedGraph& best() const { return best_; }
   std::int64_t evaluations() const { return evaluations_; }

@@ -29,10 +29,10 @@ std::size_t num_streams(std::int64_t work, const OpGraph& graph) {
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
 
-// The start in the order in which it ran. Operators that take no time may run in an order that
-// cannot be read off the schedule, so this may be another plan, and need not fit.
-std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& start,
-                                   ExecutionOrder order) {
+}  // namespace
+
+std::optional<PlacedGraph> in_order(const CostModel& costs, const PlacedGraph& start,
+                                    ExecutionOrder order) {
   if (start.order.has_value() || order != ExecutionOrder::kPlanned)
     return as_executed(start, order, costs.graph(), costs.cluster().num_devices());
   const Trace trace = simulate(costs, start);
@@ -42,11 +42,9 @@ std::optional<PlacedGraph> ordered(const CostModel& costs, const PlacedGraph& st
   return result;
 }
 
-}  // namespace
-
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
                const RefineOptions& options) {
-  const std::optional<PlacedGraph> first = ordered(costs, start, options.order);
+  const std::optional<PlacedGraph> first = in_order(costs, start, options.order);
   const Time start_makespan = simulate(costs, start).schedule.makespan;
   if (!first.has_value())
     return {.placed = start, .makespan = start_makespan, .evaluations = 0, .stopped_early = false};

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/processor_time.h"
@@ -38,6 +39,11 @@ struct Refined {
   std::int64_t evaluations = 0;
   bool stopped_early = false;  // by one of the brakes
 };
+
+// The start in the order in which it ran. Operators that take no time may run in an order that
+// cannot be read off the schedule, so this may be another plan, and need not fit: then nothing.
+std::optional<PlacedGraph> in_order(const CostModel& costs, const PlacedGraph& start,
+                                    ExecutionOrder order);
 
 // Requires a start that fits as it is executed. Never throws Cancelled: anytime means the best so far.
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
