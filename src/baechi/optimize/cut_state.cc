@@ -2,35 +2,56 @@
 #include "baechi/optimize/cut_state.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <optional>
 #include <utility>
 
 namespace baechi {
+namespace {
+
+std::uint64_t bit_of(DeviceId device) { return std::uint64_t{1} << device.index(); }
+
+// One bit after the other, the lowest first.
+template <class Visit>
+void for_each_device(std::uint64_t bits, const Visit& visit) {
+  for (; bits != 0; bits &= bits - 1)
+    visit(DeviceId(static_cast<std::uint32_t>(std::countr_zero(bits))));
+}
+
+}  // namespace
 
 CutState::CutState(const CutGraph& graph, const DeviceCaps& caps)
     : graph_(graph),
       caps_(caps),
       load_(caps.size()),
       counts_(graph.cost.size() * caps.size()),
+      touched_(graph.cost.size()),
       mark_(graph.units.size(), Mark::kNone),
-      gains_(graph.units.size() * caps.size()) {}
+      gains_(caps.size()) {}
 
 void CutState::start_from(CutPart part) {
   part_ = std::move(part);
   std::fill(load_.begin(), load_.end(), DeviceCap{});
   std::fill(counts_.begin(), counts_.end(), 0U);
+  std::fill(touched_.begin(), touched_.end(), 0U);
   for (const CutUnitId unit : graph_.units.keys()) {
     load_[part_[unit]].work += graph_.units[unit].work;
     load_[part_[unit]].memory += graph_.units[unit].memory;
   }
   cut_ = 0;
   for (const NetId net : graph_.cost.keys()) {
-    std::int64_t touched = -1;
     std::uint32_t* const count = counts(net);
-    for (const CutUnitId unit : graph_.pins[net]) touched += count[part_[unit].index()]++ == 0;
-    cut_ += touched * graph_.cost[net];
+    for (const CutUnitId unit : graph_.pins[net]) {
+      ++count[part_[unit].index()];
+      touched_[net] |= bit_of(part_[unit]);
+    }
+    cut_ += (std::popcount(touched_[net]) - 1) * graph_.cost[net];
   }
+}
+
+std::uint64_t CutState::all_but(DeviceId device) const {
+  return ~std::uint64_t{0} >> (kMaxCutDevices - caps_.size()) & ~bit_of(device);
 }
 
 std::int64_t CutState::excess() const {
@@ -44,27 +65,32 @@ std::int64_t CutState::excess() const {
   return sum;
 }
 
-// What the cut would lose if the unit moved to each of the devices.
-void CutState::find_gains(CutUnitId unit, std::int64_t* gains) const {
-  const std::size_t from = part_[unit].index(), devices = caps_.size();
-  std::fill_n(gains, devices, 0);
-  std::int64_t leaves = 0;
+// What the cut would lose if the unit moved to each of the devices. What it gains is the same
+// wherever it has no neighbour.
+CutState::Gain CutState::find_gains(CutUnitId unit, std::int64_t* gains) const {
+  const DeviceId from = part_[unit];
+  Gain gain;
   for (const NetId net : graph_.nets[unit]) {
-    const std::uint32_t* const count = counts(net);
-    const std::int64_t cost = graph_.cost[net];
-    if (count[from] == 1) leaves += cost;
-    for (std::size_t to = 0; to < devices; ++to) gains[to] -= count[to] == 0 ? cost : 0;
+    gain.neighbours |= touched_[net];
+    gain.elsewhere -= counts(net)[from.index()] == 1 ? 0 : graph_.cost[net];
   }
-  for (std::size_t to = 0; to < devices; ++to) gains[to] += leaves;
-  gains[from] = 0;
+  gain.neighbours &= ~bit_of(from);
+  gain.most = gain.elsewhere;
+  std::fill_n(gains, caps_.size(), gain.elsewhere);
+  for (const NetId net : graph_.nets[unit])
+    for_each_device(touched_[net], [&](DeviceId to) { gains[to.index()] += graph_.cost[net]; });
+  for_each_device(gain.neighbours,
+                  [&](DeviceId to) { gain.most = std::max(gain.most, gains[to.index()]); });
+  return gain;
 }
 
 void CutState::move(CutUnitId unit, DeviceId to, std::int64_t gain) {
   const DeviceId from = part_[unit];
   cut_ -= gain;
   for (const NetId net : graph_.nets[unit]) {
-    --counts(net)[from.index()];
+    if (--counts(net)[from.index()] == 0) touched_[net] &= ~bit_of(from);
     ++counts(net)[to.index()];
+    touched_[net] |= bit_of(to);
   }
   load_[from].work -= graph_.units[unit].work;
   load_[from].memory -= graph_.units[unit].memory;
@@ -98,11 +124,9 @@ void CutState::list_neighbours(CutUnitId unit) {
 // gained by moving others.
 void CutState::list_movable() {
   clear_list();
-  for (const NetId net : graph_.cost.keys()) {
-    const std::span<const CutUnitId> pins = graph_.pins[net];
-    if (counts(net)[part_[pins.front()].index()] != pins.size())
-      for (const CutUnitId unit : pins) list(unit);
-  }
+  for (const NetId net : graph_.cost.keys())
+    if (!std::has_single_bit(touched_[net]))
+      for (const CutUnitId unit : graph_.pins[net]) list(unit);
   for (const CutUnitId unit : graph_.units.keys())
     if (graph_.nets[unit].empty() || overloaded(part_[unit])) list(unit);
 }
@@ -115,19 +139,19 @@ void CutState::clear_list() {
 bool CutState::improve_one(CutUnitId unit) {
   const DeviceId from = part_[unit];
   const bool anywhere = overloaded(from);  // then any move to where there is room helps
-  std::int64_t* const gains = gains_.data();
-  find_gains(unit, gains);
+  const Gain found = find_gains(unit, gains_.data());
+  const bool only_neighbours = found.elsewhere < 0 && !anywhere;
   std::optional<DeviceId> best;
   std::int64_t best_gain = 0;
-  for (const DeviceId to : caps_.keys()) {
-    const std::int64_t gain = gains[to.index()];
-    if (to == from || (best.has_value() ? gain <= best_gain : gain < 0 && !anywhere)) continue;
-    if (!has_room(unit, to)) continue;
+  for_each_device(only_neighbours ? found.neighbours : all_but(from), [&](DeviceId to) {
+    const std::int64_t gain = gains_[to.index()];
+    if (best.has_value() ? gain <= best_gain : gain < 0 && !anywhere) return;
+    if (!has_room(unit, to)) return;
     const bool evens = gain == 0 && load_[to].work + graph_.units[unit].work < load_[from].work;
-    if (!best.has_value() && gain <= 0 && !anywhere && !evens) continue;
+    if (!best.has_value() && gain <= 0 && !anywhere && !evens) return;
     best = to;
     best_gain = gain;
-  }
+  });
   if (best.has_value()) move(unit, *best, best_gain);
   return best.has_value();
 }
@@ -154,7 +178,10 @@ bool CutState::climb_once() {
   const std::size_t devices = caps_.size();
   const auto gains_of = [&](CutUnitId unit) { return gains_.data() + unit.index() * devices; };
   list_movable();
-  for (const CutUnitId unit : listed_) find_gains(unit, gains_of(unit));
+  if (gains_.size() < graph_.units.size() * devices) gains_.resize(graph_.units.size() * devices);
+  most_.resize(graph_.units.size());
+  const auto look_at = [&](CutUnitId unit) { most_[unit] = find_gains(unit, gains_of(unit)).most; };
+  for (const CutUnitId unit : listed_) look_at(unit);
 
   struct Step {
     CutUnitId unit;
@@ -168,14 +195,16 @@ bool CutState::climb_once() {
     std::optional<std::size_t> at;
     DeviceId best_to(0);
     std::int64_t best_gain = std::numeric_limits<std::int64_t>::min();
-    for (std::size_t i = 0; i < listed_.size(); ++i)
-      for (const DeviceId to : caps_.keys()) {
+    for (std::size_t i = 0; i < listed_.size(); ++i) {
+      if (most_[listed_[i]] <= best_gain) continue;
+      for_each_device(all_but(part_[listed_[i]]), [&](DeviceId to) {
         const std::int64_t gain = gains_of(listed_[i])[to.index()];
-        if (gain <= best_gain || to == part_[listed_[i]] || !has_room(listed_[i], to)) continue;
+        if (gain <= best_gain || !has_room(listed_[i], to)) return;
         at = i;
         best_to = to;
         best_gain = gain;
-      }
+      });
+    }
     if (!at.has_value()) break;
     const CutUnitId unit = listed_[*at];
     listed_[*at] = listed_.back();
@@ -186,7 +215,7 @@ bool CutState::climb_once() {
     list_neighbours(unit);
     for (const NetId net : graph_.nets[unit])
       for (const CutUnitId other : graph_.pins[net])
-        if (mark_[other] == Mark::kListed) find_gains(other, gains_of(other));
+        if (mark_[other] == Mark::kListed) look_at(other);
     if (cut_ < best_cut) {
       best_cut = cut_;
       kept = steps.size();

@@ -41,14 +41,21 @@ class CutState {
   // Where a unit is in the pass at hand.
   enum class Mark : std::uint8_t { kNone, kListed, kMoved };
 
+  struct Gain {
+    std::uint64_t neighbours = 0;  // the other devices that its nets touch, as bits
+    std::int64_t elsewhere = 0;    // where it has no neighbour
+    std::int64_t most = 0;         // there, or at a neighbour's
+  };
+
   void list(CutUnitId unit);
   void list_neighbours(CutUnitId unit);
   void list_movable();
   void clear_list();
-  void find_gains(CutUnitId unit, std::int64_t* gains) const;
+  Gain find_gains(CutUnitId unit, std::int64_t* gains) const;
   void move(CutUnitId unit, DeviceId to, std::int64_t gain);
   bool has_room(CutUnitId unit, DeviceId to) const;
   bool overloaded(DeviceId device) const;
+  std::uint64_t all_but(DeviceId device) const;
   bool improve_one(CutUnitId unit);
   bool climb_once();
   std::uint32_t* counts(NetId net) { return counts_.data() + net.index() * caps_.size(); }
@@ -60,11 +67,13 @@ class CutState {
   const DeviceCaps& caps_;
   CutPart part_;
   IdVector<DeviceId, DeviceCap> load_;
-  std::vector<std::uint32_t> counts_;  // pins of each net on each device
+  std::vector<std::uint32_t> counts_;       // pins of each net on each device
+  IdVector<NetId, std::uint64_t> touched_;  // devices with a pin of it, as bits
   std::int64_t cut_ = 0;
   std::vector<CutUnitId> listed_;  // what may be worth moving
   IdVector<CutUnitId, Mark> mark_;
-  std::vector<std::int64_t> gains_;  // by unit and device; of listed units in climb_once()
+  std::vector<std::int64_t> gains_;  // by device; by unit and device of the listed in climb_once()
+  IdVector<CutUnitId, std::int64_t> most_;  // of them, at least as much, of each unit
 };
 
 }  // namespace baechi
