@@ -173,15 +173,39 @@ void CutState::climb(int passes) {
   }
 }
 
+// What the listed ones gain, once the unit has moved: another sum where a net comes to a device or
+// leaves it, or has one pin there before or after. `most_` stays as much at least.
+void CutState::tell_listed(CutUnitId unit, DeviceId to) {
+  const DeviceId from = part_[unit];
+  for (const NetId net : graph_.nets[unit]) {
+    const std::int64_t cost = graph_.cost[net];
+    const std::uint32_t left = counts(net)[from.index()] - 1, joins = counts(net)[to.index()];
+    if (left > 1 && joins > 1) continue;
+    for (const CutUnitId other : graph_.pins[net]) {
+      if (mark_[other] != Mark::kListed) continue;
+      std::int64_t* const gains = gains_of(other);
+      if (left == 0) gains[from.index()] -= cost;
+      if (joins == 0) most_[other] = std::max(most_[other], gains[to.index()] += cost);
+      const std::int64_t alone = (left == 1 && part_[other] == from ? cost : 0) -
+                                 (joins == 1 && part_[other] == to ? cost : 0);
+      if (alone == 0) continue;
+      for (std::size_t i = 0; i < caps_.size(); ++i) gains[i] += alone;
+      most_[other] += alone;
+    }
+  }
+}
+
 bool CutState::climb_once() {
   constexpr std::size_t kPatience = 60;  // moves without a new best
   const std::size_t devices = caps_.size();
-  const auto gains_of = [&](CutUnitId unit) { return gains_.data() + unit.index() * devices; };
   list_movable();
-  if (gains_.size() < graph_.units.size() * devices) gains_.resize(graph_.units.size() * devices);
+  gains_.resize(std::max(gains_.size(), graph_.units.size() * devices));
   most_.resize(graph_.units.size());
-  const auto look_at = [&](CutUnitId unit) { most_[unit] = find_gains(unit, gains_of(unit)).most; };
-  for (const CutUnitId unit : listed_) look_at(unit);
+  const auto look_at_from = [&](std::size_t first) {
+    for (std::size_t i = first; i < listed_.size(); ++i)
+      most_[listed_[i]] = find_gains(listed_[i], gains_of(listed_[i])).most;
+  };
+  look_at_from(0);
 
   struct Step {
     CutUnitId unit;
@@ -211,11 +235,11 @@ bool CutState::climb_once() {
     listed_.pop_back();
     mark_[unit] = Mark::kMoved;
     steps.push_back({unit, part_[unit], best_gain});
+    tell_listed(unit, best_to);
     move(unit, best_to, best_gain);
+    const std::size_t known = listed_.size();
     list_neighbours(unit);
-    for (const NetId net : graph_.nets[unit])
-      for (const CutUnitId other : graph_.pins[net])
-        if (mark_[other] == Mark::kListed) look_at(other);
+    look_at_from(known);
     if (cut_ < best_cut) {
       best_cut = cut_;
       kept = steps.size();

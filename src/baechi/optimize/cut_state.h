@@ -52,12 +52,14 @@ class CutState {
   void list_movable();
   void clear_list();
   Gain find_gains(CutUnitId unit, std::int64_t* gains) const;
+  void tell_listed(CutUnitId unit, DeviceId to);
   void move(CutUnitId unit, DeviceId to, std::int64_t gain);
   bool has_room(CutUnitId unit, DeviceId to) const;
   bool overloaded(DeviceId device) const;
   std::uint64_t all_but(DeviceId device) const;
   bool improve_one(CutUnitId unit);
   bool climb_once();
+  std::int64_t* gains_of(CutUnitId unit) { return gains_.data() + unit.index() * caps_.size(); }
   std::uint32_t* counts(NetId net) { return counts_.data() + net.index() * caps_.size(); }
   const std::uint32_t* counts(NetId net) const {
     return counts_.data() + net.index() * caps_.size();
