@@ -16,6 +16,7 @@ import datetime
 import hashlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -39,15 +40,13 @@ BAD = ("WRONG", "FAILS")
 SAMPLE = 20  # models, for one commit
 SHOWN = ("trial", "result", "said", "note", "share", "peaks", "seconds")  # in the page's JSON
 SUMMARY = """\
-A model is trained for three steps of AdamW (or by the script that it is for) in double precision on
-one device. Then `place` runs it on one; on two by a plan, with 60% or 80% of the memory that it
-needs on one; and on three with every call and weight where chance has it, compiled and eagerly.
-Steps of two micro-batches are compared with the same parts one behind the other; *no parts* has
-models whose batch or script has none. All but the first two trials are on asynchronous devices with
-delays and poison. Losses, weights, buffers and the last gradients have to be those of one device
-to a millionth. Peaks are those that `placed.peaks` says, beside what was measured with the
-optimizer's step in it. A row is of the day that stands in it: a run of some models leaves the rows
-of others."""
+A model trains for three steps of AdamW, or by its own script, in double precision on one device.
+`place` then runs it on that device; by a plan on two devices with 60% or 80% of the memory that it
+needs on one; and on three with every call and weight on a random device, compiled and eagerly.
+Steps of two micro-batches are compared with the two parts run one after the other; *no parts*
+counts models whose batch or script cannot be split. All but the first two trials run on
+asynchronous devices with delays and poison. Losses, weights, buffers and the last gradients must
+agree with those of one device to a millionth."""
 
 
 @dataclass
@@ -84,7 +83,10 @@ class Row:
         peaks = [share for t in self.trials for share in t.get("peaks", [])]
         counts = Counter(t["result"] for t in self.trials)
         whys = {k.why: None for k in self.known if any(covers(k, t) for t in self.bad())}
-        lines = {f"{t['result']} {t['trial']}: {t['said']}": None for t in self.bad()}
+        same: dict[tuple[str, str], list[str]] = {}  # trials that ended alike
+        for t in self.bad():
+            same.setdefault((t["result"], t["said"]), []).append(t["trial"])
+        lines = [f"{how} ({'; '.join(where)}): {what}" for (how, what), where in same.items()]
         said = self.skipped or " / ".join([*whys, *lines])
         return {
             "model": self.name,
@@ -195,21 +197,6 @@ def earlier(folder: Path, name: str = "bank") -> dict[str, Any]:
 
 def page(rows: Mapping[str, Any]) -> Page:
     """The bank's page."""
-
-    def share(part: float) -> str:
-        return f"{part:+.1%}"
-
-    columns = [
-        Column("model", "model"),
-        Column("family", "family"),
-        Column("graph", "in graphs"),
-        Column("came", "trials"),
-        Column("lowest", "peaks: least", share),
-        Column("highest", "most", share),
-        Column("seconds", "CPU s", lambda seconds: f"{seconds:.0f}"),
-        Column("date", "run"),
-        Column("said", "what fails, and why"),
-    ]
     found = [rows[name] for name in ENTRIES if name in rows]
     counts: Counter[str] = Counter()
     for raw in found:
@@ -218,9 +205,30 @@ def page(rows: Mapping[str, Any]) -> Page:
     head = ", ".join(f"{count} {what}" for what, count in counts.items())
     ran = f"{len(found)} of {len(ENTRIES)} models, PyTorch {torch.__version__}"
     summary = f"{ran}: {head}; {total:.0f} CPU minutes."
-    table = Table("Models", columns, found)
+    shown = Table(
+        "What has no plan, or fails",
+        [Column(*c) for c in (("model",) * 2, ("came", "trials"), ("said", "what fails, and why"))],
+        [raw for raw in found if raw["said"] or "no plan" in raw["counts"]],
+    )
+    parts = [summary, SUMMARY, peaks(found), shown.markdown()]
     about = "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md)."
-    return Page("bank", "The bank of models", about, "d", [table], f"{summary}\n\n{SUMMARY}")
+    table = Table("Models", [], found, raw_only=True)
+    return Page("bank", "The bank of models", about, "d", [table], "\n\n".join(parts))
+
+
+def peaks(found: list[Any]) -> str:
+    """Say how far predicted peaks are off what was measured."""
+    said = f"{sum(raw['graph'] == 'in part' for raw in found)} models run partly outside graphs."
+    known = [raw for raw in found if raw["lowest"] is not None]
+    if not known:
+        return said
+    least, most = min(known, key=lambda r: r["lowest"]), max(known, key=lambda r: r["highest"])
+    middle = [statistics.median(raw[end] for raw in known) for end in ("lowest", "highest")]
+    return (
+        f"{said} Peaks that `placed.peaks` predicts are {least['lowest']:+.1%} ({least['model']}) "
+        f"to {most['highest']:+.1%} ({most['model']}) off those measured with the optimizer's "
+        f"step. Medians over the models: least {middle[0]:+.1%}, most {middle[1]:+.1%}."
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:

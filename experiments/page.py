@@ -7,6 +7,7 @@ import csv
 import datetime
 import io
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -31,7 +32,7 @@ COSTS = {
     "(docs/reference/generate.md)",
     "b": "(b) profiles measured on this machine's CPU",
     "c": "(c) profiles measured on a GPU",
-    "d": "(d) measured on a simulated accelerator: kernels and copies take what is said below",
+    "d": "(d) measured on a simulated accelerator",
 }
 
 
@@ -115,14 +116,14 @@ class Table:
     made: dict[str, str] | None = None  # when and where, if not as the page says of itself
     raw_only: bool = False  # its rows are in the raw values only, however few they are
 
-    def markdown(self, raw: str = "") -> str:
-        """The table and what is to be said about it; a long one is in the file of raw values."""
+    def markdown(self, raw: str = "", longest: float = LONGEST) -> str:
+        """The table and its notes; where it is long, the file of raw values instead of its rows."""
         lines = [f"## {self.title}", ""] if self.title else []
         if self.made:
             lines += [f"*The figures of this table are older: {in_words(self.made)}.*", ""]
         if self.notes:
             lines += [self.notes, ""]
-        if raw and (self.raw_only or len(self.rows) > LONGEST):
+        if raw and (self.raw_only or len(self.rows) > longest):
             lines.append(f"The {len(self.rows)} rows are in [{raw}]({raw}).")
         else:
             lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
@@ -174,8 +175,8 @@ class Page:
             f"![{caption}]({self.name}_{key}.svg)\n\n*{caption}*"
             for key, (caption, _) in self.figures.items()
         ]
-        long = "" if self.name in READ_BACK else self.raw
-        parts += [table.markdown(long) for table in self.tables]
+        longest = math.inf if self.name in READ_BACK else LONGEST
+        parts += [table.markdown(self.raw, longest) for table in self.tables]
         if self.sizes:
             parts.append(self._sizes().markdown())
         return "\n\n".join(parts) + "\n"
