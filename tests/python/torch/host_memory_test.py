@@ -121,6 +121,27 @@ def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:
         assert str(parse(str(program), program.table)) == str(program)
 
 
+class Looking(Blocks):
+    """A forward that looks at a value, and so is several graphs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.blocks[0](x)
+        return self.blocks[1](y * 2 if y.sum().item() > 0 else y).square().mean()
+
+
+def test_graphs_of_a_forward_that_looks_at_values_read_what_is_away(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="1ms")
+    torch.manual_seed(0)
+    model, x = Looking().double(), torch.randn(ROWS, WIDTH, dtype=torch.float64)
+    alone = copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x1MiB+1xhost:1GiB", residency="all", budget="0.1s")
+    assert_trains_alike(model, x, alone)
+    with torch.no_grad():
+        found = [model(batch).item() for batch in (x, x * 0.5)]
+        assert found == pytest.approx([alone(batch).item() for batch in (x, x * 0.5)])
+    assert sum(not frame.eager for frame in placed._backend.frames) >= 4
+
+
 def as_is(loss: torch.Tensor) -> torch.Tensor:
     return loss
 

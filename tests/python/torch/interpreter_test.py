@@ -102,6 +102,18 @@ def test_what_does_not_fit_the_program_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", [Interpreter, executor.compile])
+def test_an_input_that_is_elsewhere_is_refused(make: Any) -> None:
+    graph = make_fx(lambda a, w: [a * w], tracing_mode="fake")(*[torch.ones(4)] * 2)
+    program = lower(graph, {n: 0 for n in graph.graph.nodes if n.op != "output"}, devices=1)
+    with sim.configured(devices=1):
+        run = make(program, [torch.device("sim:0")])
+        with pytest.raises(
+            ValueError, match="input 1: it is on cpu, but the program has it on sim:0"
+        ):
+            run([torch.ones(4, device="sim:0"), torch.ones(4)])
+
+
+@pytest.mark.parametrize("make", [Interpreter, executor.compile])
 def test_the_caller_may_change_an_input_at_once_although_it_is_still_on_its_way(make: Any) -> None:
     graph = make_fx(lambda a, w: [a * 2, w * 2], tracing_mode="fake")(*[torch.ones(1000)] * 2)
     place = {n: int(n.op == "call_function") for n in graph.graph.nodes if n.op != "output"}

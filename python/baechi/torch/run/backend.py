@@ -33,6 +33,7 @@ from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_jo
 from baechi.torch.run.partition import calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
+from baechi.torch.where.mode import Aside
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Backend:
             return eagerly(graph)
         for make in (self._ours, self._theirs):
             try:
-                return make(frame, graph, example_inputs)
+                return aside(make(frame, graph, example_inputs))
             except Exception as error:
                 frame.programs = {}
                 frame.theirs, frame.eager = frame.eager or first_line(error), first_line(error)
@@ -243,6 +244,16 @@ def eagerly(graph: fx.GraphModule) -> Callable[..., Any]:
             raise
 
     return run
+
+
+def aside(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs programs where the mode of eager calls, if it has been entered, is aside."""
+
+    def called(*args: Any) -> Any:
+        with Aside():
+            return run(*args)
+
+    return called
 
 
 def first_line(error: BaseException) -> str:

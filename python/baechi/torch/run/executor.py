@@ -21,7 +21,6 @@ from baechi.torch.program.instructions import HOST, mapped, slots_in
 from baechi.torch.run.interpreter import (
     Interpreter,
     check,
-    check_inputs,
     constants_of,
     located,
 )
@@ -83,7 +82,6 @@ class Executor:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run the program."""
-        check_inputs(self.program, inputs)
         if self._native is None:
             self._native = self._built()  # not before: the backend that compiles fakes tensors
         try:
@@ -120,7 +118,11 @@ class Executor:
             (slots[out.name], None) if isinstance(out, Slot) else (-1, out)
             for out in self.program.outputs
         ]
-        made.finish([slots[slot.name] for slot in self.program.inputs], constants, outputs)
+        inputs = [
+            (slots[slot.name], -1 if slot.device is None else self._index(slot.device))
+            for slot in self.program.inputs
+        ]
+        made.finish(inputs, constants, outputs)
         return made
 
     def _index(self, device: int | None) -> int:

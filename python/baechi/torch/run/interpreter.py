@@ -34,7 +34,7 @@ class Interpreter:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Run the program."""
-        check_inputs(self.program, inputs)
+        check_inputs(self.program, inputs, self.devices)
         run = _Running(self.devices, self._routes, self._lanes, dict(self.constants()))
         run.values.update(zip((s.name for s in self.program.inputs), inputs, strict=True))
         inputs.clear()
@@ -176,10 +176,17 @@ def check(program: Program, devices: Sequence[torch.device]) -> None:
         raise ValueError(f"devices: {' and '.join(sorted(kinds))}, but only one kind can be run on")
 
 
-def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
-    """Raise ValueError if these are not as many as the program has inputs."""
+def check_inputs(
+    program: Program, inputs: Sequence[Any], devices: Mapping[int, torch.device]
+) -> None:
+    """Raise ValueError if these are not as many as the program's, each where it has it."""
     if len(inputs) != len(program.inputs):
         raise ValueError(f"inputs: {len(inputs)}, but the program has {len(program.inputs)}")
+    for i, (slot, value) in enumerate(zip(program.inputs, inputs, strict=True)):
+        if isinstance(value, torch.Tensor) and slot.device is not None:
+            there, wanted = value.device, devices[slot.device]
+            if there != wanted:
+                raise ValueError(f"input {i}: it is on {there}, but the program has it on {wanted}")
 
 
 def located(

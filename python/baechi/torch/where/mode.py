@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -27,6 +28,30 @@ from baechi.torch.where.moving import map_tensors, moved, sent
 _CPU = torch.device("cpu")
 
 
+class _Programs(threading.local):
+    """How many programs run in this thread, each inside the one before."""
+
+    running = 0
+
+
+_programs = _Programs()
+
+
+class Aside:
+    """A context in which the mode does nothing: what runs is a program, which sends by itself.
+
+    Where dynamo ends a graph early, it runs the graph with the mode entered.
+    """
+
+    def __enter__(self) -> None:
+        """Begin."""
+        _programs.running += 1
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
+        _programs.running -= 1
+
+
 class Together(TorchFunctionMode):
     """Functions read what they are given on one device.
 
@@ -48,6 +73,8 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
+        if not torch.compiler.is_compiling() and _programs.running:
+            return func(*args, **kwargs)
         if self.away is not None and func not in LEFT_ALONE:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])

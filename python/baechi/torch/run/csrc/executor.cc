@@ -242,7 +242,9 @@ class Executor {
     freed.insert(freed.end(), slots.begin(), slots.end());
   }
 
-  void finish(std::vector<int> inputs, std::vector<std::pair<int, at::Tensor>> constants,
+  // Each input has a slot and a device, or -1.
+  void finish(std::vector<std::pair<int, int>> inputs,
+              std::vector<std::pair<int, at::Tensor>> constants,
               const std::vector<std::pair<int, py::object>>& outputs) {
     inputs_ = std::move(inputs);
     constants_ = std::move(constants);
@@ -254,8 +256,11 @@ class Executor {
                       ", but the program has ", inputs_.size());
     std::unique_ptr<Frame> frame = take_frame();
     place = -1;
-    for (std::size_t i = 0; i < inputs_.size(); ++i)
-      at(*frame, inputs_[i]) = number_or_object(inputs[i]);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      IValue value = number_or_object(inputs[i]);
+      check_device(i, value);
+      at(*frame, inputs_[i].first) = std::move(value);
+    }
     TORCH_CHECK(PyList_SetSlice(inputs.ptr(), 0, PyList_GET_SIZE(inputs.ptr()), nullptr) == 0);
     {
       const py::gil_scoped_release unlocked;
@@ -274,6 +279,14 @@ class Executor {
   }
 
  private:
+  // Sends and frees are right for tensors that are where the program has them.
+  void check_device(std::size_t input, const IValue& value) const {
+    const int wanted = inputs_[input].second;
+    if (wanted < 0 || !value.isTensor() || !value.toTensor().defined()) return;
+    TORCH_CHECK_VALUE(value.toTensor().device() == device(wanted), "input ", input, ": it is on ",
+                      value.toTensor().device(), ", but the program has it on ", device(wanted));
+  }
+
   static IValue& at(Frame& frame, int slot) { return frame.values[static_cast<std::size_t>(slot)]; }
   c10::Device device(int index) const { return devices_[static_cast<std::size_t>(index)]; }
 
@@ -568,7 +581,8 @@ class Executor {
   int slots_;
   c10::DeviceType accelerator_ = c10::DeviceType::CPU;
   std::vector<Instruction> code_;
-  std::vector<int> inputs_, unread_;
+  std::vector<std::pair<int, int>> inputs_;
+  std::vector<int> unread_;
   std::vector<std::pair<int, at::Tensor>> constants_;
   std::vector<std::pair<int, py::object>> outputs_;
   std::size_t sends_ = 0;
