@@ -9,8 +9,8 @@
 
 namespace baechi {
 
-// Those of the graph with ample memory and without colocation groups, which residency may break; and with
-// one device beside the host, on whose queues transfers wait, what has to cross each link.
+// Those of the graph with ample memory and without colocation groups, which residency may break; and,
+// where transfers wait on queues of the devices beside the host, what has to cross each link.
 std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem);
 
 }  // namespace baechi

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why the devices of a pipeline stand idle: every moment at which a device runs nothing has exactly
-// one cause (docs/explanation/pipelines.md, "Why devices stand idle"). Beyond the paper.
+// one cause (docs/explanation/pipelines.md, "Why devices are idle"). Beyond the paper.
 #pragma once
 
 #include <array>
