@@ -179,19 +179,18 @@ def page(rows: list[dict[str, Any]]) -> Page:
     ]
     notes = (
         "Milliseconds per step. *Away*: `--residency auto --recompute none`; *away, again*: "
-        "`--residency auto`, which also runs again; *all away*: `--residency all`; *all again*: "
-        "`--recompute all`, without a host. *Block swap*: the fewest last layers whose weights, "
-        "state and updates are on the "
-        "host, each fetched while the layer before it runs, forward and backward, made and "
-        "replayed without the planner (-: none fits, or there are no layers or four cards). Of "
-        "four cards, the smaller two are half as fast."
+        "`--residency auto`, which also recomputes; *all away*: `--residency all`; *all again*: "
+        "`--recompute all`, without a host. *Block swap*, made without the planner: the weights, "
+        "state and updates of the fewest last layers are on the host, and each layer is fetched "
+        "while the layer before it runs (-: nothing fits, the model has no layers, or there are "
+        "four cards). Of four cards, the smaller two are half as fast."
     )
     return Page(
         "host_memory",
         "Host memory: step over memory",
-        "Step times are simulated, every plan is verified, nothing was run. One host of 512 GiB "
-        "behind PCIe 4, whose link has one queue each way for all cards. Adam, 16 bytes per "
-        "parameter; updates on the host take the time of its memory.",
+        "Step times are simulated, and every plan is verified. The cards share one PCIe 4 link to "
+        "a host of 512 GiB, with one queue each way. Adam takes 16 bytes per parameter; the "
+        "host's memory limits the updates there.",
         "a",
         [Table("Step over memory", columns, rows, notes)],
     )

@@ -108,9 +108,9 @@ def step_times(title: str, rows: list[dict[str, Any]]) -> Table:
         Column("nothing fits", "that nothing fits is"),
     ]
     notes = (
-        "Milliseconds per step; OOM: the placement runs out of memory, or the method found none "
-        "that does not. *The need* is what one device holds at its peak when it runs everything. "
-        "One device and the expert get no help to fit; the others get the planner's fall-backs."
+        "Milliseconds per step; OOM: the method found no placement that fits. *The need* is the "
+        "peak of one device that runs everything. Only the planner's methods have fall-backs; one "
+        "device and the expert have none."
     )
     return Table(title, columns, rows, notes)
 
@@ -166,15 +166,14 @@ def run() -> Page:
     ]
     figure = peaks_figure([all_cases[i] for i in chosen], [rows[i] for i in chosen])
     caption = (
-        "Figure 7: the memory that each of the four devices holds at its peak. Dashed: what it "
-        "has; red: more than that"
+        "Figure 7: peak memory of each of the four devices. Dashed: its capacity; red: more than "
+        "that"
     )
     return Page(
         "insufficient_memory",
         "Step time and peak memory when memory is short (paper Table 5, Figure 7)",
-        "Step times and peaks are simulated by the Execution Simulator, received copies of "
-        "tensors included. Nothing was run on accelerators. Four devices, one transfer at a time "
-        "per device.",
+        "Step times and peaks are simulated on four devices, with one transfer at a time per "
+        "device. Peaks include received copies of tensors.",
         "ab",
         [step_times("Generated graphs, costs (a)", rows), *recorded(), fall_backs(rows)],
         figures={"peaks": (caption, figure)},

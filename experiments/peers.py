@@ -104,24 +104,21 @@ def table(title: str, workloads: Sequence[Workload]) -> Table:
         for row in rows(workload)
     ]
     notes = (
-        "Milliseconds per step; OOM: some device holds more than it has (its peak is shown), or "
-        "the placer found no placement. Placed in: CPU time; ours include optimising, simulating "
-        "and verifying.\n\n"
-        "- *accelerate*: the `device_map` of Hugging Face, by its published code "
-        "(`infer_auto_device_map`, for *auto* after `get_balanced_memory`), on a tree of modules "
-        "with the graph's scopes and permanent bytes, no layer split. It sees weights, neither "
-        "activations nor time; what it offloads to the CPU does not fit.\n"
-        "- *equal layers*: as many layers on each device as on any other.\n"
-        "- *SAGA*: HEFT and ETF of the package anrg-saga, as published. They know neither memory "
-        "nor queues nor colocation; a colocation group goes where most of its work went. Their "
-        f"code scans all tasks for each, so graphs of more than {SAGA_OPERATORS:,} operators are "
-        "given to them as our Graph Optimizer fused them. They break ties in the order of sets of "
-        "names, which another seed of Python's hashes changes: `./do experiments` sets "
-        "`PYTHONHASHSEED` to 0, without it their answers differ a little from run to run.\n"
-        "- *Mt-KaHyPar*: its mapping of a hypergraph onto a graph (`map_onto_graph`, preset "
-        "`DETERMINISTIC`, one thread). Operators or colocation groups are nodes and weigh their "
-        "time, tensors are hyperedges and weigh their transfer, devices and links are the graph. "
-        "It balances work to 3%; it knows neither the order of operators nor memory."
+        "Milliseconds per step; OOM: a device holds more than it has (its peak is shown), or the "
+        "placer found no placement. *Placed in* is CPU time; ours includes optimising, simulating "
+        "and verifying.\n\n- *accelerate*: Hugging Face's `infer_auto_device_map` (for *auto* "
+        "after `get_balanced_memory`) on a tree of modules with the graph's scopes and permanent "
+        "bytes, no layer split. It sees weights, but neither activations nor time. What it "
+        "offloads to the CPU counts as not fitting.\n- *equal layers*: the same number of layers "
+        "on each device.\n- *SAGA*: HEFT and ETF of the package anrg-saga. They know neither "
+        "memory nor queues nor colocation, so a colocation group goes where most of its work "
+        "went. They scan all tasks for each task, so they get graphs of more than "
+        f"{SAGA_OPERATORS:,} operators as our Graph Optimizer fused them. They break ties in the "
+        "order of sets of names, so `./do experiments` sets `PYTHONHASHSEED` to 0.\n- "
+        "*Mt-KaHyPar*: its mapping of a hypergraph onto a graph (`map_onto_graph`, preset "
+        "`DETERMINISTIC`, one thread). Nodes are operators or colocation groups, weighted by "
+        "time; hyperedges are tensors, weighted by transfer; the graph is devices and links. It "
+        "balances work to 3%, and knows neither the order of operators nor memory."
     )
     return Table(title, columns, found, notes)
 
@@ -160,16 +157,15 @@ def run() -> Page:
     generated = table("Generated graphs, costs (a)", [*(PAPER[k] for k in CHOSEN), *CURRENT])
     measured = table("Recorded PyTorch models, costs (b)", pytorch_models.workloads()[1])
     measured.notes = (
-        "As above. Four devices of 8 GiB, each a CPU core whose times were measured; clusters and "
-        "sizes: [pytorch_models.md](pytorch_models.md)."
+        "As above, on four devices of 8 GiB, each a CPU core whose times were measured; sizes: "
+        "[pytorch_models.md](pytorch_models.md)."
     )
     return Page(
         "peers",
         "Side by side with other placers",
-        "Step times and peaks of all placements are simulated by our Execution Simulator: one "
-        "transfer at a time per device, received copies counted in memory, each device running "
-        "what becomes ready first where the placer gives no order. Nothing was run on "
-        "accelerators.",
+        "Our Execution Simulator replays all placements, with one transfer at a time per device "
+        "and received copies counted in memory. Where a placer gives no order, each device runs "
+        "what becomes ready first.",
         "ab",
         [summary([*generated.rows, *measured.rows]), generated, measured],
     )

@@ -173,10 +173,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
     )
     gap = statistics.median(row["gap"] for row in rows if row["micro_batches"] >= 8)
     return (
-        f"A named schedule is shorter in {shorter} of {len(rows)} rows. The best of them over "
-        f"equal layers takes {equal} as long on equal devices and {unequal} on unequal ones, in "
-        f"geometric means. The gap to the bound where M is 8 or more is {percent(gap)} in the "
-        "median."
+        f"A named schedule is shorter than `pipeline` in {shorter} of {len(rows)} rows. In "
+        f"geometric means, the best of them over equal layers takes {equal} as long on equal "
+        f"devices and {unequal} on unequal ones. Where M is 8 or more, the median gap to the "
+        f"bound is {percent(gap)}."
     )
 
 
@@ -199,10 +199,10 @@ def steps(rows: list[dict[str, Any]]) -> Table:
         Column("seconds", "CPU s", "{:.2f}".format),
     ]
     notes = (
-        "One device with enough memory, and each schedule, over the step of `pipeline`: 1.20x is a "
-        "step that takes a fifth longer. Operators: of one micro-batch. Gap: to the strongest "
-        "lower bound. CPU s: planning, with bounds and verification. M = 1: `auto`, for a "
-        f"mini-batch of one micro-batch. Steps of more than {MOST:,} operators are left out."
+        "Steps of one device with enough memory, and of each schedule, over the step of "
+        "`pipeline`. Operators are those of one micro-batch. The gap is to the strongest lower "
+        "bound. CPU s: planning, with bounds and verification. M = 1: `auto`, for a mini-batch of "
+        f"one micro-batch. Steps of more than {MOST:,} operators are left out."
     )
     return Table("Steps", columns, rows, notes)
 
@@ -279,11 +279,11 @@ def run() -> Page:
     return Page(
         "pipelines",
         "Pipelines: steps of several micro-batches",
-        "All steps are simulated; planning times are measured on this machine's CPU. The graphs "
-        f"are of one micro-batch each: `baechi generate` for the device `{PRESET}`, and those of "
-        "`experiments/stacks.py` (GPT-2 medium, ViT-L; text, image and sound), whose backward pass "
-        "is two operators a module. A device sends one tensor and receives one at a time. Memory "
-        "is enough for everything where nothing else is said.",
+        "All steps are simulated; planning times are measured on this machine's CPU. Each graph "
+        f"is one micro-batch, by `baechi generate` for the device `{PRESET}` or by "
+        "`experiments/stacks.py` (GPT-2 medium, ViT-L; text, image and sound), whose backward "
+        "pass is two operators a module. A device sends one tensor and receives one at a time. "
+        "Unless a table says otherwise, memory is ample.",
         "a",
         [gaps(rows), memory(tight), planning_times(plans), steps(rows)],
         summary(rows),

@@ -114,8 +114,8 @@ def ours_table(rows: list[dict[str, Any]]) -> Table:
     ]
     notes = (
         "CPU time of one thread from the graph in memory to a plan that is optimised, placed, "
-        f"expanded, simulated and verified; median of {REPEATS}, of `auto` (whose budget is a "
-        "fixed amount of work) one run. Step times, simulated, in milliseconds."
+        f"expanded, simulated and verified; median of {REPEATS}, but one run of `auto`, whose "
+        "budget is a fixed amount of work. Step times are in milliseconds."
     )
     return Table("Ours", columns, rows, notes)
 
@@ -138,13 +138,12 @@ def learner_table(rows: list[dict[str, Any]]) -> Table:
     ]
     notes = (
         "REINFORCE with a moving baseline: one categorical distribution over the devices per "
-        "group, 16 samples a batch, Adam, an entropy bonus that falls to nothing as the rate does "
-        "(experiments/policy_gradient.py). It really runs; a sample is a run of our Execution "
-        "Simulator. *scopes*: groups as the published learners had them, e.g. one step of one "
-        "LSTM layer; *optimizer*: the Graph Optimizer's own groups, in which most of the "
-        "placement is decided already. The last column is what the sampled placements' steps add "
-        "up to: the least it would take to measure each of them by one step on the machine, as "
-        "the published learners did."
+        "group, 16 samples a batch, Adam, and an entropy bonus that falls to nothing as the "
+        "learning rate does (experiments/policy_gradient.py). A sample is a run of our Execution "
+        "Simulator. *scopes*: groups as the published learners had them, such as one step of one "
+        "LSTM layer; *optimizer*: the Graph Optimizer's groups, which decide most of the "
+        "placement already. The last column adds up the steps of all samples: the least time to "
+        "measure each by one real step, as the published learners did."
     )
     return Table("A learner on the same graphs and the same simulator", columns, rows, notes)
 
@@ -156,10 +155,10 @@ def summary(ours: list[dict[str, Any]], learners: list[dict[str, Any]]) -> str:
     worse = [row["step/m-sct"] for row in by_scopes if row["step/m-sct"]]
     slowest = max(row["m-sct"] for row in ours)
     return (
-        f"m-SCT places every one of these graphs in {cpu_time(slowest)} or less. On groups as the "
-        f"published learners had them, the learner takes {min(longer):,.0f} to "
-        f"{max(longer):,.0f} times as long, although its samples are simulated, and its best "
-        f"placement's step is {min(worse):.2f} to {max(worse):.2f} times m-SCT's."
+        f"m-SCT places each of these graphs in {cpu_time(slowest)} or less. On groups as the "
+        f"published learners had them, the learner takes {min(longer):,.0f} to {max(longer):,.0f} "
+        f"times as long, even with simulated samples, and its best step is {min(worse):.2f} to "
+        f"{max(worse):.2f} times m-SCT's."
     )
 
 
@@ -177,9 +176,8 @@ def run() -> Page:
     return Page(
         "placement_time",
         "Placement time, and a learner's beside it (paper Table 3)",
-        "Placement times are measured on this machine's CPU. Step times are simulated by the "
-        "Execution Simulator on the paper's cluster: four devices of 8 GiB, one transfer at a "
-        "time per device. Nothing was run on accelerators.",
+        "Placement times are measured on this machine's CPU. Step times are simulated on the "
+        "paper's cluster: four devices of 8 GiB, one transfer at a time per device.",
         "a",
         [ours_table(rows), learner_table(learners)],
         summary(rows, learners),

@@ -85,11 +85,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
             Column("gain", "shorter by", percent),
         ],
         rows,
-        "Milliseconds. *Eager* is PyTorch's own way with the same placement: the order of the "
-        "program, and a copy when a reader asks for it. *Program* is the plan's order, with copies "
-        "sent behind what makes them on streams of their own. *Copies free*: links that take no "
-        "time. A kernel takes 20 us plus what it touches at 10 GB/s, a copy 20 us plus its "
-        "bytes at 6 GB/s. The method is the one that won under `auto`, and m-TOPO.",
+        "Milliseconds. *Eager* is PyTorch with the same placement: operators run in the model's "
+        "order, and a tensor is copied when an operator reads it. *Program* runs the plan's order "
+        "and sends each tensor, on streams of their own, as soon as it is made. *Copies free*: "
+        "links take no time. A kernel takes 20 us plus what it touches at 10 GB/s, a copy 20 us "
+        "plus its bytes at 6 GB/s. Methods are m-TOPO and the one that won under `auto`.",
     )
 
 
@@ -100,12 +100,13 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "protocol",
         "Communication protocol (paper Table 7)",
         "PyTorch models of models/pytorch train on four simulated accelerators "
-        "(docs/reference/torch_sim.md): kernels, streams, events and copies are executed; their "
-        "virtual clock counts what they take. The models are small; their sizes are at the end.",
+        "(docs/reference/torch_sim.md): kernels, streams, events and copies are executed and "
+        "timed on a virtual clock. The models are small; their sizes are at the end.",
         "d",
         [table(rows)],
-        f"Programs change steps of these placements by {-max(gains):+.0%} to {-min(gains):+.0%}.",
-        sizes="What is not as in docs/lab/models.md.",
+        f"Programs change the steps of these placements by {-max(gains):+.0%} to "
+        f"{-min(gains):+.0%}.",
+        sizes="Settings that differ from docs/lab/models.md.",
     )
 
 

@@ -82,9 +82,12 @@ def run() -> Page:
     known = json.loads((FOLDER / LIST).read_text())["profiles"]
     sizes = "; ".join(f"{w.name}: {known[w.model]['sizes']}" for w in measured)
     where = known[measured[0].model]["machine"]
-    clusters = "; ".join(f"{w.name} on {w.cluster}" for w in estimated)
+    models: dict[str, dict[str, None]] = {}
+    for w in estimated:
+        models.setdefault(w.cluster, {})[w.name.partition(",")[0]] = None
+    clusters = "; ".join(f"{', '.join(names)} on {cluster}" for cluster, names in models.items())
     full_size = step_time.table("Full size, estimated", estimated)
-    full_size.notes += f" Training steps of models/pytorch. {clusters}."
+    full_size.notes += f" Clusters: {clusters}."
     on_cpu = step_time.table("Measured on a CPU", measured)
     on_cpu.raw_only = True
     on_cpu.notes = (
@@ -94,10 +97,10 @@ def run() -> Page:
     return Page(
         "pytorch_models",
         "Step time of recorded PyTorch models (paper Table 4)",
-        "Step times are simulated by the Execution Simulator. The graphs are recorded training "
-        "steps of the models in models/pytorch, forward and backward, at the grain of modules and "
-        "functions, the Transformer's of full size of calls (experiments/profiles, written by "
-        "`python -m experiments.profile_models`).",
+        "Step times are simulated. The graphs are recorded training steps, forward and backward, "
+        "of the models in models/pytorch. Operators are modules and functions, or calls for the "
+        "Transformer of full size (experiments/profiles, written by `python -m "
+        "experiments.profile_models`).",
         "ab",
         [full_size, on_cpu],
     )

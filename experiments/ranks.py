@@ -109,11 +109,10 @@ def run() -> Page:
             Column("gain", "the best of these / ours", times),
         ],
         beside(measured["ours"], measured["torch"]),
-        "A layer waits 2 ms for each of 16 samples, its backward twice as long, so the waits of 8 "
-        f"layers are 768 ms and {PROCESSES} devices could do them in 192. The plans "
-        "have kernels as they were measured, and waits as long as they are told. Branches are "
-        "stages of a chain for "
-        "`torch.distributed.pipelining`, which hand on what they do not read.",
+        "A layer waits 2 ms for each of 16 samples, its backward twice as long, so 8 layers wait "
+        f"768 ms, which {PROCESSES} devices could do in 192. Plans use measured times of kernels "
+        "and exact waits. For `torch.distributed.pipelining` the branches are stages of a chain, "
+        "which hand on what they do not read.",
     )
     best = Table(
         "Each at its best",
@@ -127,7 +126,8 @@ def run() -> Page:
             Column("gain", "it / ours", times),
         ],
         at_best(measured["ours"], measured["torch"]),
-        "Whoever trains chooses M. The first column is what the plans alone say of ours, without "
+        "Each has its best M, which a user may choose. The first column is the M of our shortest "
+        "plan, chosen without "
         'a measurement, as `micro_batches="auto"` does.',
     )
     idle = Table(
@@ -140,15 +140,15 @@ def run() -> Page:
             Column("each_ns", "for a call, ms", milliseconds),
         ],
         [{**r, "each_ns": r["measured_ns"] / r["parts"]} for r in measured["idle"]],
-        "What a step costs beside its kernels: the same models without waits. Calls are "
-        "those of all ranks together, views and sums of gradients among them.",
+        "The same models without waits: what a step costs beside its kernels. Calls are those of "
+        "all ranks, including views and sums of gradients.",
     )
     talk = Table(
         "Messages",
         [Column("what", "what"), Column("measured_ns", "measured, ms", milliseconds)],
         measured["talk"],
-        "Every step begins and ends with one message between all ranks: a rank that differs, or "
-        "failed, is an error on each.",
+        "All ranks exchange a message at the start and at the end of every step. If one differs "
+        "or failed, every rank raises an error.",
     )
     memory = Table(
         "Memory of a rank",
@@ -161,16 +161,16 @@ def run() -> Page:
             Column("predicted_bytes", "predicted, MiB", mebibytes),
         ],
         measured["memory"],
-        "24 layers of 4 MiB, placed at random, AdamW without `foreach`: resident memory beyond "
-        "that before the model was built. On the meta device: with weights of a safetensors file.",
+        "24 layers of 4 MiB, placed at random, with AdamW without `foreach`. Figures are resident "
+        "memory above that before the model was built. *On the meta device*: weights come from a "
+        "safetensors file.",
     )
     return Page(
         "ranks",
         "Placements over processes",
-        f"Measured: {PROCESSES} processes on one machine, linked by gloo over loopback, each the "
-        "median of 5 steps. Most of a layer is a wait, so that few cores stand for four devices; "
-        "what Python and gloo take beside it shares those cores, with all that the machine has to "
-        f"do: its load was {load:.1f} when this began.",
+        f"Measured with {PROCESSES} processes on one machine, linked by gloo over loopback; "
+        "medians of 5 steps. A layer mostly waits, so a few cores can stand for four devices. "
+        f"Python, gloo and other programs share those cores: the load was {load:.1f} at the start.",
         "b",
         [steps, best, idle, talk, memory],
     )

@@ -140,10 +140,10 @@ def curve_table(rows: list[dict[str, Any]]) -> Table:
         Column("nothing", "that nothing fits is"),
     ]
     notes = (
-        "Milliseconds per step. *Each has*: so much of what one device needs that runs everything. "
-        "*Every sqrt(n)-th kept*: of the n operators that may run again, in the order of the file, "
-        "all others do; placed by `auto` without a choice. Planning is CPU time, for `auto` with "
-        f"its bounds. Links: {LINK}."
+        "Milliseconds per step. *Each has* is a share of the peak of one device that runs "
+        "everything. *Every sqrt(n)-th kept*: of the n operators that may run again, in the order "
+        "of the file, every sqrt(n)-th is kept and all others run again; `auto` only places. "
+        f"Planning is CPU time, for `auto` with its bounds. Links: {LINK}."
     )
     return Table("Step over memory", columns, rows, notes)
 
@@ -159,11 +159,11 @@ def summary(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> str:
     gap = sum(mean * number for mean, number in gaps) / sum(number for _, number in gaps)
     slowest = max(rows, key=lambda row: row["seconds_auto"])
     return (
-        f"`auto` fits in {len(fit)} rows, in {alone} of them where running each operator once does "
-        f"not, and is longer than that in {longer}. In {missed} more it finds nothing where "
-        f"every sqrt(n)-th kept fits. On small graphs it is {percent(gap)} above the "
-        f"best of all choices in the mean. It plans for {cpu_time(slowest['seconds_auto'])} at "
-        f"most ({slowest['model']})."
+        f"`auto` fits in {len(fit)} rows, {alone} of which do not fit when each operator runs "
+        f"once. Its step is longer than that in {longer} rows. In {missed} of the others it finds "
+        "nothing where every sqrt(n)-th kept fits. On small graphs it is on average "
+        f"{percent(gap)} above the best of all choices. It plans for "
+        f"{cpu_time(slowest['seconds_auto'])} at most ({slowest['model']})."
     )
 
 
@@ -172,9 +172,8 @@ def page(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> Page:
     return Page(
         "recompute",
         "Recomputation: step over memory",
-        "Step times and peaks are simulated, and every plan is verified. Nothing was run: the "
-        "models' graphs were recorded from PyTorch (pytorch_models.md) or made by "
-        "`experiments/stacks.py`.",
+        "Step times and peaks are simulated, and every plan is verified. The graphs were recorded "
+        "from PyTorch (pytorch_models.md) or made by `experiments/stacks.py`.",
         "a",
         [curve_table(rows), optimality(small)],
         summary(rows, small),

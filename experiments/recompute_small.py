@@ -127,7 +127,8 @@ def optimality(rows: list[dict[str, Any]]) -> Table:
         "Small graphs: every choice tried",
         columns,
         rows,
-        "Eight operators of the forward pass on one device with parts of what it needs, 256 sets "
-        "of second runs at most, each replayed in the order of the file. The graphs with second "
-        "runs are made by code of their own (`experiments/second_runs.py`).",
+        "Eight operators of the forward pass on one device with a share of the memory that it "
+        "needs. Each of at most 256 sets of second runs is replayed in the order of the file. "
+        "Code apart from the planner's makes the graphs with second runs "
+        "(`experiments/second_runs.py`).",
     )

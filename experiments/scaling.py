@@ -98,16 +98,16 @@ def run() -> Page:
     by_devices = measure([(OPERATORS_FIXED, n) for n in DEVICES], "devices")
     method = (
         f"CPU time of one thread, median of {REPEATS} (one run beyond {ONCE:g} s), from the graph "
-        "in memory to a plan that is placed, simulated and verified; *optimised*: through the "
-        "Graph Optimizer, and compared with the graph as it is. -: not run, it would take a minute "
-        "and more."
+        "in memory to a plan that is placed, simulated and verified. *Optimised*: through the "
+        "Graph Optimizer, and compared with the graph as it is. -: not run, since it takes over a "
+        "minute."
     )
     return Page(
         "scaling",
         "Placement time against operators and devices",
-        "Placement times are measured on this machine's CPU. The graphs are synthetic: random "
-        "layers, three inputs per operator (`baechi generate layered`). Equal devices with memory "
-        "for everything, one transfer at a time per device.",
+        "Placement times are measured on this machine's CPU. The graphs are random layers with "
+        "three inputs per operator (`baechi generate layered`), the devices equal, with ample "
+        "memory and one transfer at a time each.",
         "a",
         [
             table(f"Operators, on {DEVICES_FIXED} devices", by_operators, method),

@@ -83,10 +83,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
             means[base] = statistics.geometric_mean(found), min(found)
         single, expert = means["single"], means["expert"]
         sentences.append(
-            f"- {method}: {single[0]:.2f}x as fast as one device in the geometric mean (least "
-            f"{single[1]:.2f}x), {expert[0]:.2f}x as fast as the expert (least {expert[1]:.2f}x)"
+            f"- {method}: {single[0]:.2f}x as fast as one device (least {single[1]:.2f}x), "
+            f"{expert[0]:.2f}x as fast as the expert (least {expert[1]:.2f}x)"
         )
-    return "\n".join(["On the paper's models:", "", *sentences])
+    return "\n".join(["Geometric means on the paper's models:", "", *sentences])
 
 
 def run() -> Page:
@@ -95,9 +95,8 @@ def run() -> Page:
     return Page(
         "step_time",
         "Step time with sufficient memory (paper Table 4)",
-        "All step times are simulated by the Execution Simulator: one transfer at a time per "
-        "device, every tensor counted in memory. Nothing was run on accelerators. Speedups are "
-        "step time of one device, or of the expert, over the method's.",
+        "All step times are simulated, with one transfer at a time per device and every tensor "
+        "counted in memory.",
         "a",
         [paper, table("Current models", CURRENT)],
         summary(paper.rows),

@@ -88,9 +88,9 @@ def table(rows: list[dict[str, Any]]) -> Table:
             Column("peak_high", "most", times),
         ],
         rows,
-        "Milliseconds of forward and backward: a call and its `backward()`, or `placed.step`. "
-        "A kernel takes 20 us plus what it touches at 10 GB/s, a copy 20 us plus its bytes "
-        "at 6 GB/s, one out of a device and one into it at a time; the clock is virtual, so the "
+        "Milliseconds of forward and backward: a call and its `backward()`, or `placed.step`. A "
+        "kernel takes 20 us plus what it touches at 10 GB/s, a copy 20 us plus its bytes at 6 "
+        "GB/s, one out of a device and one into it at a time. The clock is virtual, so the "
         "figures are the same on every machine. two-tower compares all examples of a batch, so it "
         "has no micro-batches.",
     )
@@ -106,13 +106,12 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "Is the plan true?",
         "PyTorch models of models/pytorch train on simulated accelerators "
         "(docs/reference/torch_sim.md): kernels, streams, events, copies and allocators are "
-        "executed, not modelled. The models are small, so that a step takes a second or less on "
-        "one core; their sizes are at the end.",
+        "executed, not modelled. The models are small; their sizes are at the end.",
         "d",
         [table(rows)],
         f"Half of the {len(rows)} steps are within {abs(middle['error']):.1%} of their plan; the "
-        f"furthest off by {worst['error']:+.1%} ({where}).",
-        sizes="What is not as in docs/lab/models.md.",
+        f"largest error is {worst['error']:+.1%} ({where}).",
+        sizes="Settings that differ from docs/lab/models.md.",
     )
 
 
