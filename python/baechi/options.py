@@ -89,8 +89,8 @@ class PlaceOptions(StudyOptions, total=False):
             none.
         robust: Choose among the methods' plans the one with the shortest worst step when costs are
             off by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
-        tidy: Move small islands of operators to a neighbour's device for up to 0.3% of the step. By
-            default false.
+        tidy: Spend up to 0.3% of the step, not 0.05%, on moving small islands of operators to a
+            neighbour's device. By default false.
         micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
             mini-batch a part of it. The plan has the fastest of several numbers, or of those that
             auto tries: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.

@@ -117,20 +117,19 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
   return answer;
 }
 
-// The best plan of a search in fewer pieces; nothing where it stays as it is, as a proved optimum
-// does. `bounds` are there afterwards where they were needed.
+// The search's plan in fewer pieces, where it is the best one; nothing where it stays as it is, as a
+// proved optimum does. `bounds` are there afterwards where they were needed.
 std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
-                             const Attempt& best, const std::optional<NamedBound>& searched,
+                             const Attempt& searched, const std::optional<NamedBound>& reached,
                              std::vector<NamedBound>& bounds) {
-  if (!request.tidy || runs_alone(request.method)) return std::nullopt;
   const auto is_optimum = [&] {
-    return (searched.has_value() && searched->value >= best.makespan) ||
-           (!bounds.empty() && bounds.front().value >= best.makespan);
+    return (reached.has_value() && reached->value >= searched.makespan) ||
+           (!bounds.empty() && bounds.front().value >= searched.makespan);
   };
-  if (is_optimum()) return std::nullopt;
+  if (request.robust.has_value() || is_optimum()) return std::nullopt;
   std::optional<Tidied> found =
-      tidy(problem, best,
-           {.may_lose = Time(best.makespan.count() / 1'000 * 3),
+      tidy(problem, searched,
+           {.may_lose = Time(searched.makespan.count() / 10'000 * (request.tidy ? 30 : 5)),
             .work = static_cast<std::int64_t>(request.budget * Share::kTidy * kRefinesPerSecond),
             .cancel = request.place.cancel});
   if (found.has_value() && bounds.empty()) bounds = lower_bounds(problem.costs);
@@ -210,12 +209,19 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
           "robust: you stopped before the plans were compared; this one has the shortest step");
     }
   }
-  std::optional<Tidied> tidied =
-      baechi::tidied({.costs = costs, .units = units, .order = request.place.order}, request, *best,
-                     portfolio.bound, bounds);
+  // A method's own plan stays what it is: the search begins with it, and ends with it if with no other.
+  const auto searched = std::ranges::find_if(attempts, [&](const Attempt& attempt) {
+    return attempt.placer == nullptr && attempt.placed.has_value() &&
+           attempt.makespan == best->makespan;
+  });
+  std::optional<Tidied> tidied;
+  if (searched != attempts.end())
+    tidied = baechi::tidied({.costs = costs, .units = units, .order = request.place.order}, request,
+                            *searched, portfolio.bound, bounds);
   if (tidied.has_value()) {
-    portfolio.notes.push_back(told(*tidied, best->makespan));
-    methods[static_cast<std::size_t>(best - attempts.data())] = outcome_of(tidied->attempt);
+    if (request.tidy || tidied->attempt.makespan > searched->makespan)
+      portfolio.notes.push_back(told(*tidied, searched->makespan));
+    methods[static_cast<std::size_t>(searched - attempts.begin())] = outcome_of(tidied->attempt);
     best = &tidied->attempt;
   }
   Plan plan = plan_of(costs, *best->placed, best->method, request.bounds && bounds.empty(),

@@ -163,8 +163,8 @@ constexpr std::array kOptions{
                   .most = 1,
                   .implied = "20%"},
     PlannerOption{.name = "tidy",
-                  .help = "move small islands of operators to a neighbour's device for up to 0.3% "
-                          "of the step",
+                  .help = "spend up to 0.3% of the step, not 0.05%, on moving small islands of "
+                          "operators to a neighbour's device",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.tidy; },
                   .of_search = true,

@@ -48,7 +48,7 @@ struct PlanRequest {
   // Of the plans that the methods make, take the one whose longest step is the shortest when costs
   // are off by up to this part (0 to 1), instead of the one with the shortest step.
   std::optional<double> robust = {};
-  // Of methods that search: a step may be 0.3% longer for a plan in fewer pieces.
+  // Of methods that search: a step may be 0.3% longer for a plan in fewer pieces, not 0.05%.
   bool tidy = false;
   // Numbers of micro-batches that a step may consist of; an empty list: whichever is best; absent:
   // one. For make_step_plan() alone, as is the mini-batch: how many samples they are.

@@ -16,6 +16,7 @@ namespace baechi {
 namespace {
 
 constexpr std::int64_t kLittle = 1'000;  // parts of the step
+constexpr std::int64_t kCheap = 6;       // parts of what all may lose
 constexpr std::int64_t kBegin = 8;  // units of work per operator, for the first replay of a round
 
 // What is connected on one device goes together.
@@ -167,7 +168,10 @@ std::optional<Tidied> tidy(const Problem& problem, const Attempt& start,
     Round round(problem.costs, *placed, problem.order);
     work -= begin;
     round.run(start.makespan, work, options.cancel);
-    if (most > start.makespan) round.run(most, work, options.cancel);
+    if (options.may_lose > Time(0)) {  // the cheap ones first
+      round.run(start.makespan + Time(options.may_lose.count() / kCheap), work, options.cancel);
+      round.run(most, work, options.cancel);
+    }
     if (round.islands() == 0) break;
     placed = round.placed();
     tidied.islands += round.islands();

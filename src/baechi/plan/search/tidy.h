@@ -27,7 +27,7 @@ struct Tidied {
 // whose neighbours are on other devices and which takes a thousandth of the step at most. It goes
 // to the device of a neighbour where that takes a device or a transfer less, no transfer more, and
 // the step a thousandth longer at the most: first those that make the step no longer than that of
-// `start`, then the others, as long as `may_lose` lasts.
+// `start`, then a little longer, then the others, as long as `may_lose` lasts.
 //
 // Nothing where none moves. Requires a start with a placement.
 std::optional<Tidied> tidy(const Problem& problem, const Attempt& start,

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "baechi/base/random.h"
+#include "baechi/generate/transformer.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/portfolio.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
 
@@ -22,10 +24,10 @@ namespace {
 constexpr std::int64_t kAmple = 100'000'000;
 
 // Mostly operators of no account between some that take long, in groups now and then.
-OpGraph mostly_light(std::uint64_t seed) {
+OpGraph mostly_light(std::uint64_t seed, std::int64_t most_ops = 80) {
   Random random(seed);
   OpGraphBuilder builder("light " + std::to_string(seed));
-  const auto num_ops = static_cast<std::size_t>(random.between(20, 80));
+  const auto num_ops = static_cast<std::size_t>(random.between(most_ops / 4, most_ops));
   for (std::size_t i = 0; i < num_ops; ++i) {
     const OpId op = builder.add_operator({.name = "op" + std::to_string(i),
                                           .permanent = Bytes(random.between(0, 20)),
@@ -171,23 +173,88 @@ TEST_CASE("tidy: an island stays whose move would add a transfer") {
   CHECK(!tidy(problem, start, {.may_lose = milliseconds(1), .work = kAmple}).has_value());
 }
 
-TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
-  int proved = 0;
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+// What the methods and the search find, as it is.
+std::optional<Attempt> best_found(const CostModel& costs, const PlanRequest& request) {
+  const PortfolioResult result = run_portfolio(costs, Units(costs), request);
+  const Attempt* best = best_of(result.attempts);
+  return best != nullptr ? std::optional(*best) : std::nullopt;
+}
+
+TEST_CASE("tidy: a plan of the planner loses 0.05% at the most, or 0.3% if asked") {
+  int moved = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
     CAPTURE(seed);
-    const OpGraph graph = testing::random_dag(seed, {.min_ops = 4, .max_ops = 8, .max_time = 3});
+    const OpGraph graph = mostly_light(seed, 120);
     const Cluster cluster = testing::random_cluster(seed);
     const CostModel costs(graph, cluster);
     PlanRequest request{.budget = 0.02};
-    const PlanResult plain = make_plan(costs, request);
-    request.tidy = true;
-    const PlanResult tidied = make_plan(costs, request);
-    const auto* plan = std::get_if<Plan>(&plain);
-    if (plan == nullptr || plan->gap() != 0.0) continue;
-    ++proved;
-    CHECK(std::get<Plan>(tidied) == *plan);
+    const std::optional<Attempt> found = best_found(costs, request);
+    if (!found.has_value()) continue;
+    for (const bool asked : {false, true}) {
+      request.tidy = asked;
+      const Plan plan = std::get<Plan>(make_plan(costs, request));
+      CHECK(plan.makespan().count() <=
+            found->makespan.count() + found->makespan.count() * (asked ? 30 : 5) / 10'000);
+      moved += placement_of(plan.schedule) == found->placed->device ? 0 : 1;
+    }
   }
-  CHECK(proved > 20);
+  CHECK(moved > 10);
+}
+
+// Operators with an initialiser each. The expert divides them into two halves that are equal to the
+// nanosecond, which nobody else finds, and has all initialisers on one device.
+TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
+  Random random(7);
+  OpGraphBuilder builder;
+  Placement expert;
+  Time half[2];
+  for (int i = 0; i < 40; ++i) {
+    const OpId seed = builder.add_operator({.name = "seed" + std::to_string(i)});
+    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
+    const int side = i % 2;
+    const Time time = i < 39 ? Time(random.between(500'000, 5'000'000)) : half[0] - half[1];
+    builder.set_time(seed, "gpu", Time(0));
+    builder.set_time(op, "gpu", time);
+    half[side] += time;
+    builder.connect(builder.add_output(seed, Bytes(12)), op);
+    expert.push_back(DeviceId(0));
+    expert.push_back(DeviceId(side == 0 ? 0 : 1));
+  }
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster(
+      uniform_cluster({.count = 2, .capacity = Bytes(10'000), .latency = Time(0)}));
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  PlanRequest request{.method = "all", .place = {.expert = &expert}, .budget = 0.01, .tidy = true};
+  const Attempt found = *best_found(costs, request);
+  REQUIRE(found.placed->device == expert);
+  REQUIRE(tidy({.costs = costs, .units = units}, found, {.work = kAmple}).has_value());
+  for (const bool bounds : {true, false}) {
+    request.bounds = bounds;
+    const Plan plan = std::get<Plan>(make_plan(costs, request));
+    CHECK(plan.makespan() == half[0]);
+    CHECK(placement_of(plan.schedule) == expert);
+  }
+}
+
+TEST_CASE(
+    "tidy: the Transformer of the demo needs one device less and two thirds of the transfers") {
+  const OpGraph graph = generate_transformer({.batch = 64});
+  const Cluster cluster(uniform_cluster({.count = 4,
+                                         .capacity = Bytes(std::int64_t{3} << 30),
+                                         .latency = microseconds(134),
+                                         .bandwidth = Bandwidth(5'700'000'000)}));
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  const Attempt found = *best_found(costs, {.budget = 0.5});
+  const auto tidied = tidy({.costs = costs, .units = units}, found,
+                           {.may_lose = Time(found.makespan.count() / 2'000), .work = kAmple});
+  REQUIRE(tidied.has_value());
+  const Trace trace = simulate(costs, *tidied->attempt.placed);
+  CHECK(trace.schedule.makespan <= found.makespan + Time(found.makespan.count() / 2'000));
+  CHECK(devices_of(tidied->attempt.placed->device) < devices_of(found.placed->device));
+  CHECK(trace.schedule.transfers.size() * 3 <=
+        simulate(costs, *found.placed).schedule.transfers.size() * 2);
 }
 
 }  // namespace
