@@ -120,6 +120,11 @@ def heat(model: Any, step: int) -> None:
     model.schedule.temperature = 1.0 + 0.5 * step
 
 
+def tie(model: Any, step: int) -> None:
+    if step == 1:
+        model.b.weight = model.a.weight
+
+
 def compared(
     build: Callable[[], nn.Module], seed: int, *, size: int = 3, change: Any = no_change
 ) -> tuple[str, Steps, nn.Module]:
@@ -192,6 +197,16 @@ def test_what_a_forward_reads_in_slots_is_followed_and_its_calls_are_counted() -
     assert wrong == ""
     assert steps.by_calls == ""
     assert model.calls == 3 + 3 + 3
+
+
+def test_a_weight_that_is_tied_after_the_first_step_has_the_gradients_of_both() -> None:
+    together = [
+        s for s in range(20) if len({homes_of(Branches(), s)[f"{n}.weight"] for n in "ab"}) == 1
+    ]
+    for seed in together[:2]:  # on one device dynamo does not see it
+        wrong, steps, _ = compared(Branches, seed, change=tie)
+        assert wrong == ""
+        assert steps.by_calls == ""
 
 
 @pytest.mark.parametrize(

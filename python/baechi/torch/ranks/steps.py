@@ -153,14 +153,6 @@ class RankSteps(Steps):
     def _existing(self, weights: Mapping[int, torch.Tensor]) -> frozenset[int]:  # noqa: ARG002
         return frozenset()  # ranks know their own gradients only, and have one program
 
-    def _give(self, weight: torch.Tensor, gradient: Any) -> None:
-        if gradient is None:
-            return
-        if weight.grad is None:
-            weight.grad = gradient
-        else:
-            weight.grad.add_(gradient)
-
     def _promised(self, joint: Joint) -> list[int | None]:
         """Return where outputs go: gradients and buffers home, the loss stays."""
         homes = joint.homes

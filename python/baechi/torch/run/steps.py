@@ -226,8 +226,8 @@ class Steps:
         for output, value in zip(parts.outputs, values, strict=True):
             if output.place == found.loss:
                 losses += [] if value is None else [value * shares[output.part or 0]]
-            elif output.place in weights:
-                self._give(weights[output.place], value)
+            elif output.place in weights and output.place not in existing and value is not None:
+                _give(weights[output.place], value)
         for i, place in joint.mutated.items():
             at = next(k for k, output in enumerate(parts.outputs) if output.place == place)
             if values[at] is not None:
@@ -254,11 +254,6 @@ class Steps:
     def _existing(self, weights: Mapping[int, torch.Tensor]) -> frozenset[int]:
         """Return the gradients that are there, to which the program adds."""
         return frozenset(i for i, weight in weights.items() if weight.grad is not None)
-
-    def _give(self, weight: torch.Tensor, gradient: Any) -> None:
-        """Give a weight a gradient, unless it was added to the one that it has."""
-        if weight.grad is None:
-            weight.grad = gradient
 
     def _promised(self, joint: Joint) -> list[int | None]:
         """Return the device that each output comes to."""
@@ -328,6 +323,14 @@ class Steps:
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]
+
+
+def _give(weight: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Give a weight a gradient: one that was tied behind dynamo's back has two."""
+    if weight.grad is None:
+        weight.grad = gradient
+    else:
+        weight.grad.add_(gradient)
 
 
 def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
