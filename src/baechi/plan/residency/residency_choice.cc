@@ -251,7 +251,7 @@ class Choice {
         fetch.after = last_before(device, before - std::min(before, prefer_.lead));
         for (std::size_t use = stretches_[each.stretch].begin; use < stretches_[each.stretch].end;
              ++use)
-          fetch.readers.push_back(*uses_[use].reader);
+          if (uses_[use].reader.has_value()) fetch.readers.push_back(*uses_[use].reader);
         std::ranges::sort(fetch.readers);
       }
     }

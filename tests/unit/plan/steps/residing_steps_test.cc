@@ -233,6 +233,29 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
   CHECK(traffic_bounds(Cluster(two), three) == away(114));
 }
 
+// Updates in PyTorch hold optimizer state as an output that nobody reads.
+TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
+  OpGraphBuilder builder("an update's output");
+  const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
+  builder.add_output(w, Bytes(1'000));
+  const OpId f = builder.add_operator({.name = "f"});
+  const OpId u = builder.add_operator({.name = "u", .backward = true, .per_step = true});
+  for (const OpId op : {f, u}) builder.set_time(op, "gpu", Time(5));
+  for (const OpId op : {f, u}) builder.connect(*builder.output(w, 0), op);
+  builder.set_time(u, "host", Time(5));
+  builder.connect(builder.add_output(f, Bytes(500)), u);
+  builder.add_output(u, Bytes(1'000));
+  std::vector<OpGraph> sizes;
+  sizes.push_back(std::move(builder).build());
+  PlanRequest request{.budget = 0.01};
+  request.residency = AwayChoice::kAll;
+  const StepPlan made =
+      make_step_plan(std::move(sizes), gpu_and_host(Bytes(2'600), Bytes(10'000)), request);
+  REQUIRE(std::holds_alternative<Plan>(made.result));
+  for (const AwayTensor& away : std::get<Plan>(made.result).residency.away)
+    CHECK(away.producer != u);
+}
+
 TEST_CASE("residency: bounds are never above the best of all choices, and plans are near it") {
   double sum = 0, worst = 1;
   int compared = 0, missed = 0;
