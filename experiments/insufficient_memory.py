@@ -150,6 +150,7 @@ def recorded() -> list[Table]:
     ):
         found = cases(workloads, of_memory=False)
         tables.append(step_times(title, rows_of(found, title)))
+    tables[0].notes = "As above."
     tables[1].notes = "As above. Clusters and sizes: [pytorch_models.md](pytorch_models.md)."
     tables[1].raw_only = True
     return tables

@@ -110,12 +110,11 @@ def ours_table(rows: list[dict[str, Any]]) -> Table:
         Column("workload", "workload"),
         Column("operators", "operators", count),
         *(Column(method, f"{method}, placed in", cpu_time) for method in METHODS),
-        *(Column(f"{method} step", f"{method}, step", milliseconds) for method in METHODS),
     ]
     notes = (
         "CPU time of one thread from the graph in memory to a plan that is optimised, placed, "
         f"expanded, simulated and verified; median of {REPEATS}, but one run of `auto`, whose "
-        "budget is a fixed amount of work. Step times are in milliseconds."
+        "budget is a fixed amount of work. The steps are on [step_time](step_time.md)."
     )
     return Table("Ours", columns, rows, notes)
 
