@@ -28,8 +28,7 @@ LONGEST = 20
 READ_BACK = ("bank",)
 
 COSTS = {
-    "a": "(a) estimated, not measured: a roofline of the named devices "
-    "(docs/reference/generate.md)",
+    "a": "(a) estimated by a roofline (docs/reference/generate.md)",
     "b": "(b) profiles measured on this machine's CPU",
     "c": "(c) profiles measured on a GPU",
     "d": "(d) measured on a simulated accelerator",
