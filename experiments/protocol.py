@@ -97,12 +97,11 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "Communication protocol (paper Table 7)",
         "PyTorch models of models/pytorch train on four simulated accelerators "
         "(docs/reference/torch_sim.md): kernels, streams, events and copies are executed and "
-        "timed on a virtual clock. The models are small; their sizes are at the end.",
+        "timed on a virtual clock. The models are small ([sizes](truth.md#sizes)).",
         "d",
         [table(rows)],
         f"Programs change the steps of these placements by {-max(gains):+.0%} to "
         f"{-min(gains):+.0%}.",
-        sizes="Settings that differ from docs/lab/models.md.",
     )
 
 
