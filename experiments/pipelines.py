@@ -153,6 +153,7 @@ def planning(model: Model, devices: Devices, micro_batches: int) -> dict[str, An
     found = planned(graph, devices.cluster(), "auto", micro_batches=micro_batches, bounds=False)
     return {
         "workload": model.name,
+        "devices": devices.name,
         "operators": len(graph),
         "micro_batches": micro_batches,
         "own_ns": found.step_ns,
@@ -245,6 +246,7 @@ def planning_times(rows: list[dict[str, Any]]) -> Table:
     """What `auto` takes."""
     columns = [
         Column("workload", "model"),
+        Column("devices", "devices"),
         Column("operators", "operators", count),
         Column("micro_batches", "M", count),
         Column("own_ns", "`auto`, ms", milliseconds),
