@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "baechi/base/in_quotes.h"
@@ -156,23 +157,70 @@ std::string others_in_words(const OpGraph& graph, const Units& units, std::vecto
   return text + ", either";
 }
 
+// What units keep for the whole step, by the devices that may run them.
+class Kept {
+ public:
+  void add(const Unit& unit) {
+    const auto [at, is_new] = number_of_.try_emplace(unit.devices.data(), sets_.size());
+    if (is_new) sets_.emplace_back(unit.devices, Bytes(0));
+    sets_[at->second].second += unit.permanent;
+  }
+
+  // More than fits: on all devices, or on those of one set for what no other device may run.
+  std::optional<CannotFit> too_much(const Cluster& cluster) const {
+    constexpr std::size_t kMostSets = 100;
+    std::vector<DeviceId> all;
+    for (const DeviceId device : cluster.devices()) all.push_back(device);
+    if (auto proof = too_much_on(cluster, all)) return proof;
+    for (std::size_t i = 0; i < sets_.size() && sets_.size() <= kMostSets; ++i)
+      if (auto proof = too_much_on(cluster, sets_[i].first)) return proof;
+    return std::nullopt;
+  }
+
+ private:
+  std::optional<CannotFit> too_much_on(const Cluster& cluster,
+                                       std::span<const DeviceId> devices) const {
+    Bytes total, capacity;
+    for (const auto& [those, bytes] : sets_)
+      if (std::ranges::includes(devices, those)) total += bytes;
+    for (const DeviceId device : devices) capacity += cluster[device].capacity;
+    if (total <= capacity) return std::nullopt;
+    const bool all = devices.size() == cluster.num_devices();
+    std::string reason = "the graph's permanent memory is " + in_words(total) +
+                         ", and all devices together have " + in_words(capacity);
+    if (!all)
+      reason = "the permanent memory of what only " + some_of(cluster, devices) + " may run is " +
+               in_words(total) + ", and there are " + in_words(capacity);
+    return CannotFit{std::nullopt, total - capacity,
+                     reason + ": " + in_words(total - capacity) + " short"};
+  }
+
+  static std::string some_of(const Cluster& cluster, std::span<const DeviceId> devices) {
+    std::string words = in_quotes(cluster[devices.front()].name);
+    if (devices.size() > 1) words += " to " + in_quotes(cluster[devices.back()].name);
+    return words;
+  }
+
+  std::map<const DeviceId*, std::size_t> number_of_;  // by where a set is kept
+  std::vector<std::pair<std::span<const DeviceId>, Bytes>> sets_;
+};
+
 }  // namespace
 
 std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& units) {
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
-  Bytes total, capacity;
-  for (const DeviceId device : cluster.devices()) capacity += cluster[device].capacity;
+  Kept kept;
   std::optional<CannotFit> worst;
   std::optional<UnitId> neediest;
   std::vector<UnitId> lacking;
   for (const UnitId id : units.keys()) {
     const Unit& unit = units[id];
-    total += unit.permanent;
     if (unit.devices.empty())
       return CannotFit{unit.ops.front(), Bytes(0),
                        unit_name(graph, unit) + " cannot run on any device of this cluster: " +
                            why_nowhere(costs, unit)};
+    kept.add(unit);
     Bytes largest;
     for (const DeviceId device : unit.devices)
       largest = std::max(largest, cluster[device].capacity);
@@ -190,12 +238,7 @@ std::optional<CannotFit> prove_cannot_fit(const CostModel& costs, const Units& u
     worst->reason += others_in_words(graph, units, std::move(lacking));
     return worst;
   }
-  if (total > capacity)
-    return CannotFit{std::nullopt, total - capacity,
-                     "the graph's permanent memory is " + in_words(total) +
-                         ", and all devices together have " + in_words(capacity) + ": " +
-                         in_words(total - capacity) + " short"};
-  return std::nullopt;
+  return kept.too_much(cluster);
 }
 
 }  // namespace baechi

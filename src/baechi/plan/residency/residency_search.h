@@ -4,41 +4,80 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
-#include "baechi/graph/residency.h"
 #include "baechi/plan/residency/residency_choice.h"
-#include "baechi/schedule/schedule.h"
+#include "baechi/plan/residency/residency_replay.h"
+#include "baechi/plan/residency/stored_units.h"
 
 namespace baechi {
 
-struct FoundResidency {
-  Residency residency;
-  PlacedGraph placed;  // of with_fetches(step, residency)
-  Time makespan;
+// What several searches may spend together, in operators that are replayed: so much, and more while nothing fits.
+struct ReplayWork {
+  std::int64_t limit = 0, limit_to_fit = 0;
+  const CancelFlag* cancel = nullptr;
+  std::int64_t spent = 0;
   bool fits = false;
-  Bytes over;        // what the fullest device lacks
-  Bytes step_needs;  // what that one holds
-  DeviceId fullest{0};
-  Bytes store_needs;
-  std::size_t start = 0;  // of those that were given
 
-  // Fits rather than not, then the shorter.
-  bool better_than(const FoundResidency& other) const;
+  bool is_over() const;
 };
 
-enum class ResidencyEffort : std::uint8_t {
-  kAll,  // nothing stays that may be away
-  kFew,  // a few tries of every start
-  kMany  // and most tries of the start that then looks best
+enum class InOrder : std::uint8_t { kAsGiven, kUpdatesLast, kLastGradientsFirst };
+
+struct ResidencyTry {
+  std::size_t start = 0;
+  InOrder order = InOrder::kAsGiven;
+  double units = 0.0, keep = 0.0;  // parts of the memory, as in ResidencyPrefer
+  std::size_t lead = 6;
+  double memory = 1.0;  // the part that counts as there
+  StayFirst first = StayFirst::kSpread;
+  bool first_come = false;  // no fetch goes before an update that may begin earlier
 };
 
-// The shortest step of those that fit, else the one that lacks least.
-std::optional<FoundResidency> find_residency(const ResidencyProblem& problem,
-                                             const std::vector<ResidencyStart>& starts,
-                                             ResidencyEffort effort, const CancelFlag* cancel);
+class ResidencySearch {
+ public:
+  // Refers to all of it.
+  ResidencySearch(const ResidencyProblem& problem, const std::vector<ResidencyStart>& starts,
+                  ReplayWork& work);
+
+  // How good the best of it is: the less, the better.
+  using Rating = std::tuple<bool, Bytes, Time>;
+  // With a glance, two replays have to do.
+  Rating try_as(const ResidencyTry& what, bool glance = false);
+  // From there on one thing after the other otherwise, until nothing is better.
+  void improve(ResidencyTry from);
+
+  const ReplayedResidency* best() const { return best_.empty() ? nullptr : &best_.front(); }
+  const ResidencyTry& best_try() const { return best_try_; }  // how it was found
+  // In an order that a file can tell.
+  std::optional<ReplayedResidency> take() &&;
+
+ private:
+  using ByDevice = IdVector<DeviceId, Bytes>;
+  using InThisOrder = std::pair<std::size_t, InOrder>;
+
+  struct Seen {
+    ByDevice peaks;
+    Rating rating;
+  };
+  const Seen& replay_once(const ResidencyTry& what, ResidencyStart& start, const ByDevice& memory);
+  const std::optional<ResidencyStart>& start_in(const InThisOrder& which);
+  void offer(ReplayedResidency found, const ResidencyTry& what);
+
+  const ResidencyProblem problem_;
+  const std::vector<ResidencyStart>& starts_;
+  ReplayWork& work_;
+  const std::vector<StoredUnit> units_;
+  std::map<InThisOrder, std::optional<ResidencyStart>> in_order_;
+  std::map<std::uint64_t, Seen> seen_;   // by what a replay depends on most
+  std::vector<ReplayedResidency> best_;  // a few, the best first
+  ResidencyTry best_try_;
+};
 
 }  // namespace baechi

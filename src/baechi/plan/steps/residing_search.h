@@ -2,7 +2,6 @@
 // What is kept away and what runs again, chosen together. Beyond the paper.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -13,25 +12,26 @@
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/residency/residency_search.h"
+#include "baechi/plan/residency/residency_replay.h"
 
 namespace baechi {
+
+enum class ResidencyEffort : std::uint8_t {
+  kAll,  // nothing stays that may be away
+  kFew,  // a few tries
+  kMany
+};
 
 // For these second runs: the step, and what is best kept away in it.
 struct ResidingVariant {
   std::vector<Recomputation> again;
   std::unique_ptr<Unrolled> step;  // before anything is away
-  std::unique_ptr<CostModel> costs;
-  std::vector<ResidencyStart> starts;
-  std::vector<std::size_t> which;  // they are, of all sequences in all groupings
-  std::optional<FoundResidency> found;
-
-  ResidencyProblem problem() const { return {*step, *costs}; }
+  ReplayedResidency found;
 };
 
 // Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request,
 // neither what it says of residency nor of second runs counts: with kFew there are fewer choices of
-// these.
+// these. Of its budget, what plans without a store have left.
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort);

@@ -20,7 +20,7 @@
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/residency/residency_bounds.h"
-#include "baechi/plan/residency/residency_search.h"
+#include "baechi/plan/residency/residency_replay.h"
 #include "baechi/plan/steps/residing_search.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_variables.h"
@@ -79,13 +79,15 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
          " fetched (" + part(fetching) + ")";
 }
 
+constexpr double kBesideOthers = 0.5;  // of the budget, where a plan without the store may fit
+
 StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant) {
-  StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found->residency), Plan{}};
+  StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found.residency), Plan{}};
   const CostModel costs(made.step.graph, cluster);
-  Plan plan = plan_of(costs, variant.found->placed, kMethod, false);
+  Plan plan = plan_of(costs, variant.found.placed, kMethod, false);
   plan.micro_batches = made.step.micro_batches;
   plan.recomputed = std::move(variant.again);
-  plan.residency = std::move(variant.found->residency);
+  plan.residency = std::move(variant.found.residency);
   const std::vector<std::string> faults = check_step(graph, made.step.graph, plan);
   BAECHI_ASSERT(faults.empty(), ("fetches broke a rule: " + faults.front()).c_str());
   const std::vector<std::string> unordered = check_carried(made.step, cluster, plan.schedule);
@@ -101,8 +103,8 @@ std::vector<NamedBound> bounds_of(const OpGraph& graph, std::uint32_t micro_batc
   return residency_bounds({step, CostModel(step.graph, cluster)});
 }
 
-std::string what_lacks(const Cluster& cluster, const FoundResidency& found) {
-  const std::string needs = short_text(found.step_needs), lacks = short_text(found.over);
+std::string what_lacks(const Cluster& cluster, const ReplayedResidency& found) {
+  const std::string needs = short_text(found.peaks[found.fullest]), lacks = short_text(found.over);
   const std::string name = "'" + cluster[found.fullest].name + "'";
   if (found.fullest == store_of(cluster))
     return "host " + name + " lacks " + lacks + " for what would be away: give it " + needs +
@@ -160,11 +162,11 @@ void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Clust
     check(graph, *more, request);
     std::optional<ResidingVariant> best =
         best_residing(graph, micro_batches, *more, request, again, ResidencyEffort::kFew);
-    if (best.has_value() && !best->found->fits)
+    if (best.has_value() && !best->found.fits)
       best = best_residing(graph, micro_batches, *more, request, again, ResidencyEffort::kAll);
-    if (!best.has_value() || !best->found->fits) return;
-    answer.step_with_host = best->found->makespan;
-    answer.host_needs = best->found->store_needs;
+    if (!best.has_value() || !best->found.fits) return;
+    answer.step_with_host = best->found.makespan;
+    answer.host_needs = best->found.peaks[store_of(*more)];
   } catch (const InputError&) {  // what is asked for has no fetches
     return;
   }
@@ -180,12 +182,14 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   Plan* other = std::get_if<Plan>(&without.result);
   const auto begin = std::chrono::steady_clock::now();
   const bool all = request.residency == AwayChoice::kAll;
+  PlanRequest rest = request;
+  const auto* nothing = std::get_if<Unplaceable>(&without.result);
+  if (nothing == nullptr || !nothing->proved) rest.budget *= kBesideOthers;
   std::optional<ResidingVariant> best =
-      best_residing(graph, micro_batches, cluster, request, request.recompute,
+      best_residing(graph, micro_batches, cluster, rest, request.recompute,
                     all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
-  const bool fits = best.has_value() && best->found->fits;
-  const bool better =
-      fits && (other == nullptr || all || best->found->makespan < other->makespan());
+  const bool fits = best.has_value() && best->found.fits;
+  const bool better = fits && (other == nullptr || all || best->found.makespan < other->makespan());
   const std::vector<NamedBound> bounds =
       request.bounds ? bounds_of(graph, micro_batches, cluster) : std::vector<NamedBound>{};
   if (!better && other != nullptr && !all) {
@@ -196,8 +200,8 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
     Unplaceable answer;
     if (other == nullptr) answer = std::get<Unplaceable>(std::move(without.result));
     answer.proved = false;
-    if (best.has_value()) answer.reason = what_lacks(cluster, *best->found);
-    answer.short_by = best.has_value() ? best->found->over : answer.short_by;
+    if (best.has_value()) answer.reason = what_lacks(cluster, best->found);
+    answer.short_by = best.has_value() ? best->found.over : answer.short_by;
     answer.op.reset();
     without.result = std::move(answer);
     return without;

@@ -17,6 +17,9 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/plan/residency/residency_search.h"
+#include "baechi/plan/steps/residing_starts.h"
 #include "baechi/plan/steps/starts_in_parts.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "unit/graph_sketch.h"
@@ -128,6 +131,32 @@ TEST_CASE("residency: starts cut a graph into one part for each device, for all 
     of_layers.erase(std::unique(of_layers.begin(), of_layers.end()), of_layers.end());
     CHECK(of_layers.size() == used[i]);
   }
+}
+
+TEST_CASE("residency: a search spends what it may and no replay more, and more finds no less") {
+  const OpGraph graph = layers(3);
+  const Cluster cluster = gpu_and_host(Bytes(260), Bytes(10'000));
+  const Unrolled step = unroll(graph, 1);
+  const CostModel costs(step.graph, cluster);
+  const ResidencyProblem problem{step, costs};
+  const std::vector<ResidencyStart> starts{
+      start_in_groups(problem, starts_in_parts(costs).front(), {})};
+  const auto most = static_cast<std::int64_t>(step.graph.num_ops() + step.graph.num_edges());
+  std::optional<ResidencySearch::Rating> less;
+  std::int64_t last = 0;
+  for (const std::int64_t limit : {1, 100, 1'000, 10'000, 1'000'000}) {
+    CAPTURE(limit);
+    ReplayWork work{.limit = limit, .limit_to_fit = limit};
+    ResidencySearch search(problem, starts, work);
+    search.improve({});
+    REQUIRE(search.best() != nullptr);
+    CHECK(work.spent < limit + most);
+    CHECK(work.spent >= last);
+    last = work.spent;
+    if (less.has_value()) CHECK(search.best()->rating() <= *less);
+    less = search.best()->rating();
+  }
+  CHECK(last > 1'000);
 }
 
 TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor than on less") {
