@@ -31,7 +31,7 @@ struct ResidingVariant {
 
 // Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request,
 // neither what it says of residency nor of second runs counts: with kFew there are fewer choices of
-// these. Of its budget, what plans without a store have left.
+// these. The budget is for this alone.
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort);
