@@ -193,6 +193,14 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
     answer.methods = std::move(methods);
     return with_suggestions(costs, request, Share::kAdvice, std::move(answer));
   }
+  const auto devices_of = [&](const Attempt& attempt) {
+    return methods[static_cast<std::size_t>(&attempt - attempts.data())].devices_used;
+  };
+  if (!request.paper)  // of equal steps the one on fewer devices
+    for (const Attempt& attempt : attempts)
+      if (attempt.placed.has_value() && attempt.makespan == best->makespan &&
+          devices_of(attempt) < devices_of(*best))
+        best = &attempt;
   if (request.place.order == ExecutionOrder::kNone && !request.paper)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];
   if (request.robust.has_value()) {
@@ -212,7 +220,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
   // A method's own plan stays what it is: the search begins with it, and ends with it if with no other.
   const auto searched = std::ranges::find_if(attempts, [&](const Attempt& attempt) {
     return attempt.placer == nullptr && attempt.placed.has_value() &&
-           attempt.makespan == best->makespan;
+           attempt.makespan == best->makespan && devices_of(attempt) <= devices_of(*best);
   });
   std::optional<Tidied> tidied;
   if (searched != attempts.end())

@@ -237,6 +237,20 @@ TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
   }
 }
 
+// m-TOPO, which comes first, fills both devices; sending takes no time.
+TEST_CASE("auto: of equal steps the plan on fewer devices wins") {
+  const OpGraph graph = testing::chain(std::vector<Time>(6, milliseconds(1)), Bytes(8), Bytes(10));
+  const Cluster cluster(
+      uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = Time(0)}));
+  const CostModel costs(graph, cluster);
+  const PlanRequest request{.optimize = {.level = OptimizeLevel::kNone}, .budget = 0.01};
+  const Plan plan = std::get<Plan>(make_plan(costs, request));
+  const MethodOutcome& first = plan.methods.front();
+  REQUIRE(first.makespan == plan.makespan());
+  REQUIRE(first.devices_used == 2);
+  CHECK(devices_of(placement_of(plan.schedule)) == 1);
+}
+
 TEST_CASE(
     "tidy: the Transformer of the demo needs one device less and two thirds of the transfers") {
   const OpGraph graph = generate_transformer({.batch = 64});
