@@ -31,8 +31,9 @@ class StudyOptions(TypedDict, total=False):
             planned: every device keeps to the order of the plan; program: every device keeps to the
             order of the graph's file; none: a device runs whatever became ready first. By default
             planned.
-        budget: How long auto and refine may search. It sets an amount of work, so equal input gives
-            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
+        budget: How long auto and refine may search; 0s: until a plan fits. It sets an amount of
+            work, so equal input gives an equal plan: a time from 0s to 1000000s, such as 500ms or
+            10s. By default 1s.
         threads: Threads of the search, which change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: Seed for every random choice. By default 1.
@@ -73,8 +74,9 @@ class PlaceOptions(StudyOptions, total=False):
             planned: every device keeps to the order of the plan; program: every device keeps to the
             order of the graph's file; none: a device runs whatever became ready first. By default
             planned.
-        budget: How long auto and refine may search. It sets an amount of work, so equal input gives
-            an equal plan: a time above 0s, up to 1000000s, such as 500ms or 10s. By default 1s.
+        budget: How long auto and refine may search; 0s: until a plan fits. It sets an amount of
+            work, so equal input gives an equal plan: a time from 0s to 1000000s, such as 500ms or
+            10s. By default 1s.
         threads: Threads of the search, which change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: Seed for every random choice. By default 1.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +48,9 @@ struct PlaceOptions {
   // In which the plan will run: chain and partition choose by it.
   ExecutionOrder order = ExecutionOrder::kPlanned;
   std::int64_t exact_work = 1'000'000;  // for `exact`: operators that its search looks at
+  // For `partition`, in simulated operators: then it tries no more devices, and says so.
+  std::int64_t partition_work = std::numeric_limits<std::int64_t>::max();
+  bool* cut_short = nullptr;
   const CancelFlag* cancel = nullptr;
 };
 
@@ -71,7 +75,10 @@ PlaceResult place_exact(const CostModel&, const PlaceOptions&);      // beyond: 
 struct PlacerEntry {
   std::string_view name;  // on the command line, in Python and in test names: "m-etf"
   Placer place;
-  std::string_view summary;     // one line for --help
+  std::string_view summary;  // one line for --help
+  // What it takes, about, in operators that the simulator replays: for every operator and tensor
+  // of the graph, and for every pair of an operator and a device.
+  std::int64_t work_of_node = 1, work_of_pair = 0;
   bool in_auto = false;         // may win, or at least hold what the others cannot
   bool for_unequal = false;     // among others only where devices differ in speed or kind
   bool baseline = false;        // a yardstick: shown as it is, never helped to fit

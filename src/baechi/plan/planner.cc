@@ -70,7 +70,8 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   const std::size_t num_devices = costs.cluster().num_devices();
   const auto needed = request.place.expert == nullptr ? NeededDevices::of(costs) : nullptr;
   if (needed != nullptr) return run_on_few(*needed, num_devices, request);
-  if (runs_alone(request.method) || (!request.watch && num_devices <= FirstPlans::kFewDevices))
+  if (runs_alone(request.method) || request.budget == 0 ||
+      (!request.watch && num_devices <= FirstPlans::kFewDevices))
     return run_portfolio(costs, units, request);
   const FirstPlans first = first_plans(costs, request);
   if (first.step.has_value()) tell(request, *first.step, kFirstMethod);
@@ -80,7 +81,7 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
       if (PortfolioResult found = run_on_few(*few, num_devices, request);
           best_of(found.attempts) != nullptr)
         return found;
-    return run_portfolio(costs, units, request);
+    return run_portfolio(costs, units, request, first.known);
   } catch (const Cancelled&) {  // anytime: what was told of stays
     if (!first.placed.has_value()) throw;
     return just(*first.placed, {.costs = costs, .units = units, .order = request.place.order});

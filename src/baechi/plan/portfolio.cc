@@ -26,6 +26,10 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
     if (repairs_only) portfolio.search_for_none();
     for (const PlacerEntry* placer : placers) portfolio.place(*placer);
     if (given.canonical == nullptr) portfolio.place_others();
+    if (request.budget == 0 && portfolio.has_plan()) {
+      portfolio.leave_out("a search");
+      return portfolio.take();
+    }
     if (recipe.proof == 0 || !portfolio.prove(recipe.proof, recipe.is_for_proof)) {
       portfolio.place_on_faster(placers, best_placement);
       portfolio.search(best_placement);
@@ -64,7 +68,7 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 }  // namespace
 
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
-                              const PlanRequest& request) {
+                              const PlanRequest& request, const KnownPlans& known) {
   if (request.paper) {
     PortfolioRun portfolio(costs, units, {costs, units}, request);
     for (const PlacerEntry* placer : placers_of_the_paper(request.method)) portfolio.place(*placer);
@@ -82,7 +86,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   // Executors with an order of their own take it from the file, or take ids to break ties.
   if (costs.graph().num_ops() > kMostCanonicalOps ||
       request.place.order != ExecutionOrder::kPlanned)
-    return run_all(costs, units, {costs, units}, request, *recipe);
+    return run_all(costs, units, {.costs = costs, .units = units, .known = &known}, request,
+                   *recipe);
 
   const CanonicalCosts canonical(costs);
   const Units canonical_units(canonical.costs());
@@ -107,6 +112,7 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     PortfolioResult given = run_all(costs, units, {costs, units}, request, *recipe, !lost);
     return best_of(given.attempts) != nullptr ? std::move(given) : std::move(result);
   }
+  if (request.budget == 0) return result;
   try {
     take_better(attempts_as_given(costs, units, request), result.attempts);
   } catch (const Cancelled&) {  // anytime: the plan that there is stays

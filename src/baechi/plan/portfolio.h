@@ -6,15 +6,16 @@
 #include <optional>
 
 #include "baechi/cost/cost_model.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/portfolio_result.h"
 #include "baechi/plan/request/request.h"
 
 namespace baechi {
 
 // What the request's method stands for. Throws InputError for a name that nobody knows. Requires a
-// budget that is positive and finite.
+// budget that is finite. Plans that are known are of these costs and the request's options.
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
-                              const PlanRequest& request);
+                              const PlanRequest& request, const KnownPlans& known = {});
 
 // The best placement that it finds; nothing where none fits or the search was stopped.
 std::optional<Placement> best_placement(const CostModel& costs, const PlanRequest& request);

@@ -10,6 +10,7 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/search/refine.h"
@@ -19,6 +20,7 @@ namespace {
 
 // Where earliest finish is worth its time: it asks all devices about every operator.
 constexpr std::size_t kMostPairs = 4'000'000;
+constexpr std::int64_t kLeastPart = 8;    // of partition's work, to try it at all
 constexpr double kOfFasterDevices = 0.1;  // of the budget, for each cluster of them
 
 std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
@@ -34,12 +36,17 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
       units_(units),
       given_(given),
       request_(request),
+      options_(request.place),
       last_resort_(new_resort()),
       budget_(request, last_resort_) {
   if (given.busy != nullptr)
     for (const OpId op : critical_path_first_sequence(costs))
       decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
   if (request.optimize.level == OptimizeLevel::kNone) return;
+  if (request.budget == 0 && !runs_alone(request.method)) {
+    leave_out("the optimizer");
+    return;
+  }
   OptimizeOptions optimize = request.optimize;
   optimize.cancel = request.place.cancel;
   shrunk_ = std::make_unique<Shrunk>(costs, optimize);
@@ -83,14 +90,32 @@ void PortfolioRun::find_any_plan(Attempt& attempt) {
 }
 
 void PortfolioRun::place(const PlacerEntry& placer) {
-  if (!placer.for_unequal || are_few_and_unequal()) try_placer(placer);
+  if (placer.for_unequal && !are_few_and_unequal()) return;
+  const std::int64_t work = work_of(placer, costs_);
+  const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
+  const bool is_cheap = request_.budget > 0 && placer.work_of_node == 1;
+  const bool is_short = !is_cheap && has_plan() && work > left;
+  // It tries one number of devices after the other.
+  if (is_short && (placer.place != place_partition || left < work / kLeastPart)) {
+    left_out_.emplace_back(placer.name);
+    return;
+  }
+  charged_ += is_short ? left : work;
+  bool cut_short = false;
+  if (is_short) {
+    options_.partition_work = left;
+    options_.cut_short = &cut_short;
+  }
+  try_placer(placer);
+  options_.cut_short = nullptr;
+  if (cut_short) left_out_.push_back(std::string(placer.name) + " on more devices");
 }
 
 void PortfolioRun::try_placer(const PlacerEntry& placer) {
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
-  Attempt optimized = attempt(problem(), placer, request_.place);
+  Attempt optimized = attempt(problem(), placer, options_);
   if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
     return keep(std::move(optimized));
   // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
@@ -99,8 +124,9 @@ void PortfolioRun::try_placer(const PlacerEntry& placer) {
                            .units = units_,
                            .last_resort = &last_resort_,
                            .order = request_.place.order,
-                           .searched = !optimized.placed.has_value()},
-                          placer, request_.place);
+                           .searched = !optimized.placed.has_value(),
+                           .known = given_.known},
+                          placer, options_);
   optimized.nanoseconds += plain.nanoseconds;
   if (!plain.placed.has_value() ||
       (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
@@ -155,6 +181,10 @@ void PortfolioRun::search(PlaceWindow place_window) {
   if (on_faster_.has_value() && (start == nullptr || on_faster_->makespan < start->makespan))
     start = &*on_faster_;
   if (start == nullptr) return;
+  const double over =
+      static_cast<double>(std::max<std::int64_t>(charged_ - work_of_methods(costs_.graph()), 0)) /
+      kReplaysPerSecond;
+  budget_.divide(std::max(request_.budget - over, request_.budget / 2));
   const auto begin = std::chrono::steady_clock::now();
   Attempt refined = *start;
   refined.method = "refine";
@@ -227,6 +257,9 @@ PortfolioResult PortfolioRun::take() {
     for (Attempt& attempt : result_.attempts) renumber(attempt);
   if (given_.busy != nullptr) search_as_given();
   if (budget_.stopped_early()) note(kSearchStopped);
+  if (!left_out_.empty())
+    result_.notes.insert(result_.notes.begin(),
+                         "the budget was too short for " + listed(left_out_, " and "));
   return std::move(result_);
 }
 
@@ -327,7 +360,8 @@ Problem PortfolioRun::problem() {
           .shrunk = shrunk_.get(),
           .last_resort = &last_resort_,
           .order = request_.place.order,
-          .paper = request_.paper};
+          .paper = request_.paper,
+          .known = given_.known};
 }
 
 }  // namespace baechi

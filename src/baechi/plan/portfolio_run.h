@@ -28,6 +28,7 @@ struct Given {
   const Units& units;
   const CanonicalCosts* canonical = nullptr;
   const CanonicalCosts* busy = nullptr;
+  const KnownPlans* known = nullptr;  // where the search is in the given numbering
 
   PlacedGraph to(const PlacedGraph& placed) const {
     return canonical != nullptr ? canonical->to_given(placed) : placed;
@@ -47,6 +48,7 @@ class PortfolioRun {
 
   // Without other methods and a search.
   void place_alone(const PlacerEntry& placer);
+  // Unless the budget is too short for it and something fits.
   void place(const PlacerEntry& placer);
 
   // Those that were not tried, where none has a plan: each may have one by its name.
@@ -66,6 +68,7 @@ class PortfolioRun {
   void place_on_faster(std::span<const PlacerEntry* const> placers, PlaceWindow place_window);
   bool has_plan() { return best() != nullptr; }
   void note(std::string text);
+  void leave_out(std::string what) { left_out_.push_back(std::move(what)); }
   PortfolioResult take();
 
  private:
@@ -101,6 +104,7 @@ class PortfolioRun {
   const Given given_;
   const PlanRequest& request_;
   std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
+  PlaceOptions options_;
   std::unique_ptr<Shrunk> shrunk_;
   LastResort last_resort_;
   Budget budget_;
@@ -108,6 +112,8 @@ class PortfolioRun {
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::vector<SearchPart> searched_;
   std::optional<Attempt> on_faster_;  // the best without slower devices
+  std::int64_t charged_ = 0;          // for the methods, in simulated operators
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace baechi

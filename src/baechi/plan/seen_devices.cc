@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "baechi/place/placer.h"
+#include "baechi/plan/search/budget.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
@@ -21,6 +22,7 @@ FirstPlans first_plans(const CostModel& costs, const PlanRequest& request) {
   if (placed == nullptr) return {};
   FirstPlans plans;
   plans.devices = used(*placed);
+  plans.known.emplace_back(place_m_etf, *placed);
   PlacedGraph executed =
       as_executed(std::move(*placed), request.place.order, costs.graph(), num_devices);
   const Trace trace = simulate(costs, executed);
@@ -28,12 +30,17 @@ FirstPlans first_plans(const CostModel& costs, const PlanRequest& request) {
     plans.step = trace.schedule.makespan;
     plans.placed = std::move(executed);
   }
-  if (num_devices <= FirstPlans::kFewDevices) return plans;
+  const std::int64_t work =
+      work_of(find_placer("m-etf"), costs) + work_of(find_placer("m-sct"), costs);
+  if (num_devices <= FirstPlans::kFewDevices || work > most_work_of_methods(request, costs.graph()))
+    return plans;
   const PlaceResult sct = place_m_sct(costs, request.place);
-  if (const auto* other = std::get_if<PlacedGraph>(&sct))
+  if (const auto* other = std::get_if<PlacedGraph>(&sct)) {
     plans.devices = std::max(*plans.devices, used(*other));
-  else
+    plans.known.emplace_back(place_m_sct, *other);
+  } else {
     plans.devices.reset();
+  }
   return plans;
 }
 

@@ -8,6 +8,7 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/cost/needed_devices.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/schedule/schedule.h"
 
@@ -20,6 +21,7 @@ struct FirstPlans {
 
   std::optional<Time> step;  // of m-ETF's plan, as it is executed; absent if that does not fit
   std::optional<PlacedGraph> placed;   // that plan
+  KnownPlans known;                    // as the list schedulers made them
   std::optional<std::size_t> devices;  // that they use, the larger number; absent: one has no plan
 };
 FirstPlans first_plans(const CostModel& costs, const PlanRequest& request);

@@ -53,7 +53,7 @@ TEST_CASE("options: values are read with their units; a bad one changes nothing"
   CHECK(complaint("budget", "250ms", request) == "");
   CHECK(request.budget == 0.25);
   CHECK(value_text(find_planner_option("budget"), request) == "250ms");
-  for (const char* text : {"0s", "-1s", "1000001s", "3", "", "nan"})
+  for (const char* text : {"-1s", "1000001s", "3", "", "nan"})
     CHECK(complaint("budget", text, request) != "");
   CHECK(request.budget == 0.25);
   CHECK(complaint("robust", "30%", request) == "");

@@ -266,13 +266,56 @@ TEST_CASE("planner: the rows of the placers say which of them a method runs") {
   CHECK_THROWS_AS(placers_of("m-magic"), InputError);
 }
 
+TEST_CASE("planner: without a budget the first plan that fits is the answer") {
+  for (std::uint64_t seed = 0; seed < testing::effort(40, 10); ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = random_dag(seed, {.min_ops = 5, .max_ops = 60, .edge_chance = 0.1});
+    const Cluster cluster = random_cluster(seed, Bytes(100'000));
+    const CostModel costs(graph, cluster);
+    PlanRequest request = request_for("auto");
+    request.budget = 0;
+    const Plan plan = std::get<Plan>(make_plan(costs, request));
+    CHECK(check_schedule(graph, cluster, plan.schedule).empty());
+    const auto fits = [](const MethodOutcome& row) { return row.makespan.has_value(); };
+    CHECK(std::ranges::count_if(plan.methods, fits) == 1);
+    CHECK(fits(plan.methods.back()));
+    REQUIRE_FALSE(plan.notes.empty());
+    CHECK(plan.notes.front().ends_with(" and a search"));
+  }
+}
+
+TEST_CASE("planner: a short budget leaves methods out and says which, whoever watches") {
+  const OpGraph graph = generate_graph("layered", {.operators = 12'000, .seed = 1});
+  const Cluster cluster(uniform_cluster({.count = 32,
+                                         .capacity = Bytes(16LL << 30),
+                                         .latency = microseconds(50),
+                                         .bandwidth = Bandwidth(6'000'000'000)}));
+  const CostModel costs(graph, cluster);
+  PlanRequest request = request_for("auto");
+  request.bounds = false;
+  request.budget = 0.001;
+  const Plan plan = std::get<Plan>(make_plan(costs, request));
+  const auto has = [&](std::string_view method) {
+    return std::ranges::find(plan.methods, method, &MethodOutcome::method) != plan.methods.end();
+  };
+  CHECK(has("m-etf"));
+  CHECK_FALSE(has("chain"));
+  REQUIRE_FALSE(plan.notes.empty());
+  CHECK(plan.notes.front().starts_with("the budget was too short for "));
+  CHECK(plan.notes.front().find("chain") != std::string::npos);
+  request.watch = [](const SearchNews&) {};
+  const Plan watched = std::get<Plan>(make_plan(costs, request));
+  CHECK(watched.schedule == plan.schedule);
+  CHECK(watched.notes == plan.notes);
+}
+
 TEST_CASE("planner: unknown methods and impossible budgets are refused") {
   const OpGraph graph = figure_1();
   const Cluster cluster = unit_latency_cluster(2, Bytes(100));
   const CostModel costs(graph, cluster);
   CHECK_THROWS_AS(make_plan(costs, request_for("m-magic")), InputError);
   PlanRequest request;
-  for (const double budget : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), 1e300}) {
+  for (const double budget : {-1.0, std::numeric_limits<double>::quiet_NaN(), 1e300}) {
     request.budget = budget;
     CHECK_THROWS_AS(make_plan(costs, request), InputError);
   }

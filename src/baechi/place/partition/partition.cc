@@ -177,11 +177,20 @@ Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
   std::optional<PlacedGraph> best;
   std::pair<Bytes, Time> best_key;
   std::uint64_t looks = 0, candidates = 0;
+  const auto work = [&] {
+    constexpr std::uint64_t kLooksPerReplay = 35, kReplaysPerCandidate = 2;
+    return static_cast<std::int64_t>(looks / kLooksPerReplay +
+                                     candidates * kReplaysPerCandidate * costs.graph().num_ops());
+  };
   // Of many devices, more are tried while something runs over or the last ones made it better.
   bool better = true;
   for (std::size_t used = std::min<std::size_t>(2, fastest.size());
        used <= fastest.size() && (used <= 2 * kFewDevices || better || best_key.first > Bytes(0));
        used = used < kFewDevices ? used + 1 : used * 2) {
+    if (best.has_value() && work() >= options.partition_work) {
+      if (options.cut_short != nullptr) *options.cut_short = true;
+      break;
+    }
     better = false;
     const std::vector<DeviceId> devices(fastest.begin(),
                                         fastest.begin() + static_cast<std::ptrdiff_t>(used));
@@ -206,11 +215,8 @@ Partitioned partition(const CostModel& costs, const PlaceOptions& options) {
       better = true;
     }
   }
-  constexpr std::uint64_t kLooksPerReplay = 35, kReplaysPerCandidate = 2;
-  const auto work = static_cast<std::int64_t>(
-      looks / kLooksPerReplay + candidates * kReplaysPerCandidate * costs.graph().num_ops());
-  if (best.has_value()) return {*std::move(best), work};
-  return {DoesNotFit{costs.graph().topological_order().front(), Bytes(0)}, work};
+  if (best.has_value()) return {*std::move(best), work()};
+  return {DoesNotFit{costs.graph().topological_order().front(), Bytes(0)}, work()};
 }
 
 PlaceResult place_partition(const CostModel& costs, const PlaceOptions& options) {

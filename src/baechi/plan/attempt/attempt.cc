@@ -108,13 +108,21 @@ class PlacerAttempt {
     options.headroom = care.headroom;
     attempt_.optimized = shrink;
     if (!shrink) {
-      std::optional<PlacedGraph> placed = run_placer(problem_.costs, options);
+      std::optional<PlacedGraph> placed = known(care);
+      if (!placed.has_value()) placed = run_placer(problem_.costs, options);
       if (placed.has_value() && problem_.paper && placer_.optimizable) placed->order.reset();
       return placed.has_value() && offer({*std::move(placed)});
     }
     const std::optional<PlacedGraph> small = run_placer(problem_.shrunk->costs, options);
     const bool fits = small.has_value() && offer(expansions(problem_, *small));
     return place_at_home(options) || fits;
+  }
+
+  std::optional<PlacedGraph> known(const Care& care) const {
+    if (problem_.known != nullptr && care.memory == MemoryPolicy::kLive && care.headroom == 0)
+      for (const auto& [place, placed] : *problem_.known)
+        if (place == placer_.place) return placed;
+    return std::nullopt;
   }
 
   // The paper's way lets the first operator of a group decide, and a group that starts with a

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "baechi/base/cancel.h"
@@ -29,6 +30,9 @@ struct Shrunk {
   CostModel costs;
 };
 
+// Plans that are known beforehand: what each placer makes of the graph as it is.
+using KnownPlans = std::vector<std::pair<Placer, PlacedGraph>>;
+
 // What an attempt works on. All refer to one graph on one cluster and must outlive it.
 struct Problem {
   const CostModel& costs;
@@ -38,6 +42,7 @@ struct Problem {
   ExecutionOrder order = ExecutionOrder::kPlanned;
   bool searched = true;  // for any plan that fits, when the method's own choices do not
   bool paper = false;    // one try, in the order in which operators become ready, and no fall-backs
+  const KnownPlans* known = nullptr;  // of these costs, with the options that methods start with
 };
 
 struct Attempt {

@@ -86,7 +86,7 @@ struct Expected {
   }
   std::string operator()(const double*) const { return "a number" + range_text(option); }
   std::string operator()(Seconds) const {
-    return "a time above 0s, up to " + seconds_text(option.most) + ", such as 500ms or 10s";
+    return "a time from 0s to " + seconds_text(option.most) + ", such as 500ms or 10s";
   }
   std::string operator()(const std::optional<double>*) const {
     return "a part" + range_text(option) + ", such as 0.2 or 20%";

@@ -112,11 +112,10 @@ constexpr std::array kOptions{
           return one_of(r.place.order, execution_orders());
         }},
     PlannerOption{.name = "budget",
-                  .help = "How long auto and refine may search. It sets an amount of work, so "
-                          "equal input gives an equal plan",
+                  .help = "How long auto and refine may search; 0s: until a plan fits. It sets an "
+                          "amount of work, so equal input gives an equal plan",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
-                  .least = 1e-9,
                   .most = 1e6},
     PlannerOption{.name = "threads",
                   .help = "Threads of the search, which change how long it takes, not the plan",

@@ -23,6 +23,7 @@ struct Share {
   static constexpr double kAsGiven = 0.3;     // and, behind it, in the order of the file
   static constexpr double kTidy = 0.05;       // beside them: making a plan of fewer pieces
   static constexpr double kRest = 1;          // all of it
+  static constexpr double kMethods = 0.4;     // of the whole: methods, beside what they have anyway
   static constexpr double kAdvice = 0.5;      // of the whole: looking for what would fit,
   static constexpr double kAdviceAtOnce = 1;  // where no plan was looked for,
   static constexpr double kProbe = 1.0 / 16;  // of that: asking once whether something fits

@@ -10,6 +10,23 @@
 
 namespace baechi {
 
+std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs) {
+  const OpGraph& graph = costs.graph();
+  return static_cast<std::int64_t>(graph.num_ops() + graph.num_edges()) * placer.work_of_node +
+         static_cast<std::int64_t>(graph.num_ops() * costs.cluster().num_devices()) *
+             placer.work_of_pair;
+}
+
+std::int64_t work_of_methods(const OpGraph& graph) {
+  constexpr std::int64_t kLeast = 2'000'000, kOfOperator = 200;
+  return std::max(kLeast, kOfOperator * static_cast<std::int64_t>(graph.num_ops()));
+}
+
+std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& graph) {
+  if (request.budget == 0) return 0;
+  return work_of_methods(graph) + replays_in(request.budget * Share::kMethods);
+}
+
 Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
     : request_(request), fallbacks_(fallbacks), seconds_(request.budget) {}
 

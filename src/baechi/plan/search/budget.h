@@ -8,12 +8,20 @@
 #include <optional>
 
 #include "baechi/base/processor_time.h"
+#include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/place/placer.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/search/refine.h"
 
 namespace baechi {
+
+// About what a placer takes, what all of them may take beside a search, and at most with a part of
+// it, in simulated operators.
+std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs);
+std::int64_t work_of_methods(const OpGraph& graph);
+std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& graph);
 
 class Budget {
  public:
@@ -29,6 +37,7 @@ class Budget {
   RefineOptions refinement(double share) const;
   double seconds(double share) const;  // as PlanRequest's budget
 
+  double all_seconds() const { return seconds_; }  // whatever fall-backs have used up
   // From now on shares are of so many seconds, what fall-backs have used up taken off.
   void divide(double seconds) { seconds_ = seconds; }
 

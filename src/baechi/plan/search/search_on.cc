@@ -196,7 +196,7 @@ std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& req
   const Crew crew(request.threads);
   budget.start_clock();
   const Searched searched(problem, request);
-  const std::vector<double> budgets = budgets_up_to(request.budget, options.first);
+  const std::vector<double> budgets = budgets_up_to(budget.all_seconds(), options.first);
   const Attempt start = best;
   std::vector<std::optional<SearchOn>> searches(budgets.size());
   parallel_for(budgets.size(), request.threads, [&](std::size_t i) {

@@ -22,6 +22,7 @@
 #include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/recompute_request.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/plan/steps/recompute_steps.h"
 #include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_advice.h"
@@ -86,6 +87,15 @@ StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster
   return plan;
 }
 
+// Other clusters are asked one after the other, and each takes a plan whatever the budget is.
+bool can_ask(const std::vector<Unrolled>& steps, const PlanRequest& asked) {
+  constexpr double kLeastBudget = 1, kOfOperator = 240;  // seconds, simulated operators
+  double work = 0;
+  for (const Unrolled& step : steps)
+    work += kOfOperator * static_cast<double>(step.graph.num_ops());
+  return work <= std::max(kLeastBudget, asked.budget) * kReplaysPerSecond;
+}
+
 // What would do where a step of several micro-batches fits nowhere: the same request asked of other
 // clusters, and of plans with second runs.
 void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, const Cluster& cluster,
@@ -96,6 +106,10 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
   quiet.watch = nullptr;
   std::vector<Unrolled> steps;
   for (const std::uint32_t number : numbers) steps.push_back(step_of(sizes, asked, number));
+  if (!can_ask(steps, asked)) {
+    answer.advice_cut_short = true;
+    return;
+  }
   const auto peak_on = [&](const Cluster& other, double part) {
     std::optional<Bytes> least;
     for (const std::uint32_t number : numbers) {

@@ -166,9 +166,12 @@ std::string order_words(const Plan& plan) {
 std::string fewer_devices_words(const Plan& plan) {
   std::vector<bool> used(plan.cluster.devices.size(), false);
   for (const OpSlot& slot : plan.schedule.slots) used[slot.device.index()] = true;
+  constexpr std::ptrdiff_t kNamed = 4;
+  const std::ptrdiff_t unnamed = std::ranges::count(used, false) - kNamed;
   std::string idle;
-  for (std::size_t i = 0; i < used.size(); ++i)
-    if (!used[i]) idle += (idle.empty() ? "" : ", ") + in_quotes(plan.cluster.devices[i].name);
+  for (std::size_t i = 0, named = 0; i < used.size() && named < kNamed; ++i)
+    if (!used[i]) idle += (named++ == 0 ? "" : ", ") + in_quotes(plan.cluster.devices[i].name);
+  if (unnamed > 0) idle += " and " + counted(static_cast<std::size_t>(unnamed), "device") + " more";
   if (!idle.empty()) return "a step is as fast without " + idle + ": no operator is placed there";
   const Time most = plan.makespan() + Time(plan.makespan().count() / 100);
   const MethodOutcome* fewest = nullptr;
