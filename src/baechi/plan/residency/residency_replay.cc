@@ -16,10 +16,10 @@
 namespace baechi {
 namespace {
 
-class Replay {
+class StoreOrder {
  public:
-  Replay(const ResidencyProblem& problem, const ResidencyStart& start, const OpGraph& step,
-         const Placement& device)
+  StoreOrder(const ResidencyProblem& problem, const ResidencyStart& start, const OpGraph& step,
+             const Placement& device)
       : problem_(problem), cluster_(problem.costs.cluster()), start_(start), step_(step) {
     for (const OpId op : step.ops()) on_store_.push_back(device[op] == start.store);
   }
@@ -131,7 +131,7 @@ ReplayedResidency replay(const ResidencyProblem& problem, ResidencyStart& start,
   found.placed.device = start.device;
   for (const OpId op : residency.on_store) found.placed.device[op] = start.store;
   while (found.placed.device.size() < step.num_ops()) found.placed.device.push_back(start.store);
-  found.placed.order = Replay(problem, start, step, found.placed.device).order(first_come);
+  found.placed.order = StoreOrder(problem, start, step, found.placed.device).order(first_come);
   found.residency = std::move(residency);
   Simulator simulator(costs);
   const StepSummary& summary = simulator.run(found.placed);

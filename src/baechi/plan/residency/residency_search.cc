@@ -18,8 +18,8 @@ constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<std::size_t, 4> kLeads{0, 6, 12, 24};
 constexpr std::array<double, 4> kMemory{1.0, 0.7, 0.6, 0.5};  // as on devices with so much less
 constexpr int kHalvings = 2;
-constexpr int kGlances = 2, kRounds = 5;  // of replays that correct the account of one choice
-constexpr std::size_t kMostSettled = 4;   // plans whose order a file may not tell
+constexpr int kGlances = 2, kCorrections = 5;  // of replays that correct the account of one choice
+constexpr std::size_t kMostSettled = 4;        // plans whose order a file may not tell
 
 std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
   std::uint64_t digest = what.first_come ? 1 : 0;
@@ -110,8 +110,8 @@ ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, bool g
     (all ? fitting : too_much) = memory;
     return all;
   };
-  for (int round = 0; round < (glance ? kGlances : kRounds) && (best_.empty() || !work_.is_over());
-       ++round) {
+  for (int round = 0;
+       round < (glance ? kGlances : kCorrections) && (best_.empty() || !work_.is_over()); ++round) {
     if (fits()) {
       if (round > 1) break;
       continue;

@@ -17,11 +17,11 @@
 namespace baechi {
 namespace {
 
-constexpr std::size_t kChoices = 12, kFewChoices = 4;  // of second runs, beside none
-constexpr double kTriesPerSecond = 1.4e6;              // operators in replays, with their choices
+constexpr std::size_t kRunChoices = 12, kFewRunChoices = 4;  // of second runs, beside none
+constexpr double kTriesPerSecond = 1.4e6;  // operators in replays, with their choices
 // Parts of the budget: planning for several devices, and the tries. With one device these get both.
-constexpr double kStarts = 0.2, kTries = 0.8;
-constexpr double kToFit = 1.0;  // a budget that there is at least as long as nothing fits
+constexpr double kForStarts = 0.2, kForTries = 0.8;
+constexpr double kLeastToFit = 1.0;  // a budget that there is at least as long as nothing fits
 // Parts of the tries, one after the other: a few of everything; then of the best choice of second runs.
 constexpr double kUntilFirst = 0.35, kUntilSecond = 0.7;
 constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
@@ -29,12 +29,12 @@ constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries fr
 constexpr std::size_t kWithAllStarts = 3;
 
 constexpr ResidencyTry kGlance{.units = 1.0, .keep = 1.0};
-constexpr std::array<ResidencyTry, 3> kFew{{
+constexpr std::array<ResidencyTry, 3> kFewTries{{
     kGlance,
     {.units = 0.4, .keep = 0.95},
     {.units = 0.0, .keep = 0.9},
 }};
-constexpr std::array<ResidencyTry, 2> kFewToFit{{
+constexpr std::array<ResidencyTry, 2> kFewTriesToFit{{
     {.units = 0.0, .keep = 0.9, .lead = 0},
     {.units = 0.0, .keep = 0.0, .lead = 0},
 }};
@@ -95,15 +95,15 @@ class Planning {
   std::optional<ResidingVariant> best(Recompute recompute, ResidencyEffort asked) {
     const bool several = cluster_.num_devices() > 2;
     const double budget = request_.budget;
-    request_.budget *= kStarts;
+    request_.budget *= kForStarts;
     sequences_ = sequences_of_one(costs_, micro_batches_, request_);
     choices_ = choices_of(recompute, asked == ResidencyEffort::kFew);
-    const double tries = kTriesPerSecond * (kTries + (several ? 0 : kStarts));
+    const double tries = kTriesPerSecond * (kForTries + (several ? 0 : kForStarts));
     work_.cancel = request_.place.cancel;
     limit_ = static_cast<std::int64_t>(tries * budget);
     limit_to_fit_ = asked == ResidencyEffort::kFew
                         ? limit_
-                        : static_cast<std::int64_t>(tries * std::max(budget, kToFit));
+                        : static_cast<std::int64_t>(tries * std::max(budget, kLeastToFit));
     std::optional<ResidingVariant> best = of_sequences(asked);
     std::vector<SequenceOfOne> each = std::exchange(sequences_, {});
     limit_to_fit_ /= static_cast<std::int64_t>(std::max<std::size_t>(each.size(), 1));
@@ -162,8 +162,8 @@ class Planning {
         for (const ResidencyTry& what : few)
           if (!work_.is_over()) search.try_as(from_start(candidate.start, what));
       };
-      try_each(kFew);
-      if (!search.best()->fits) try_each(kFewToFit);
+      try_each(kFewTries);
+      if (!search.best()->fits) try_each(kFewTriesToFit);
     }
   }
 
@@ -217,7 +217,7 @@ class Planning {
     const RecomputeSearch search(costs_, runs_, request_, 0);
     if (recompute == Recompute::kAll) return {search.all()};
     std::vector<IdVector<OpId, bool>> choices =
-        search.from_few_to_all(few || micro_batches_ > 1 ? kFewChoices : kChoices);
+        search.from_few_to_all(few || micro_batches_ > 1 ? kFewRunChoices : kRunChoices);
     choices.insert(choices.begin(), none);
     return choices;
   }
