@@ -19,7 +19,7 @@ namespace {
                              const std::vector<std::string>& arguments) {
   std::vector<std::string> words{
       installed_python(), "-c",
-      "import sys\n"
+      "import os, sys\n"
       "try:\n"
       "    from " +
           module +
@@ -30,7 +30,13 @@ namespace {
           ": {sys.executable}: {error}: it needs the '\n"
           "        'Python package baechi (pip install baechi[torch])\\n')\n"
           "    sys.exit(2)\n"
-          "sys.exit(main(sys.argv[1:]))\n"};
+          "try:\n"
+          "    code = main(sys.argv[1:])\n"
+          "    sys.stdout.flush()\n"
+          "except BrokenPipeError:\n"  // nobody reads on: head, a pager that ends
+          "    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())\n"
+          "    code = 1\n"
+          "sys.exit(code)\n"};
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::string why = become(words);
   throw InputError(command, "it needs Python with the package baechi (pip install baechi): " +

@@ -110,7 +110,10 @@ FORBIDDEN = {"iostream": "the core never prints", "regex": "it triples the compi
 CALLS = re.compile(r"\b(getenv|printf|puts|fprintf|exit|abort|fopen)\s*\(|std::(cout|cerr)\b")
 DEFINITION = re.compile(r"(?:struct|class|enum class|union)\s+(\w+)(?:\s+final)?\s*(?:\{|:(?!:))")
 # Clang 14 and the library of GCC 12, as Debian 12 has them, do not get along here.
-SUBRANGES = re.compile(r"ranges::(?:unique|remove|remove_if|partition|rotate|search)\(|\bviews::")
+SUBRANGES = re.compile(
+    r"ranges::(?:unique|remove|remove_if|(?:stable_)?partition|rotate|search|search_n|equal_range"
+    r"|find_end)\(|\bviews::"
+)
 
 
 def strip_comments(text: str) -> str:

@@ -188,9 +188,9 @@ class Choice {
     for (const OpId op : unit.members) {
       stored_[op] = false;
       for (const TensorId tensor : graph_.outputs(op))
-        for (ResidencyItem& item :
-             std::ranges::equal_range(items_, tensor, {}, &ResidencyItem::tensor))
-          if (item.stored) stay(item);
+        for (auto item = std::ranges::lower_bound(items_, tensor, {}, &ResidencyItem::tensor);
+             item != items_.end() && item->tensor == tensor; ++item)
+          if (item->stored) stay(*item);
     }
   }
 
