@@ -2,6 +2,7 @@
 #include "baechi/plan/planner.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "baechi/base/assert.h"
@@ -122,15 +123,21 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
 // proved optimum does. `bounds` are there afterwards where they were needed.
 std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
                              const Attempt& searched, const std::optional<NamedBound>& reached,
-                             std::vector<NamedBound>& bounds) {
+                             std::span<const Attempt> attempts, std::vector<NamedBound>& bounds) {
   const auto is_optimum = [&] {
     return (reached.has_value() && reached->value >= searched.makespan) ||
            (!bounds.empty() && bounds.front().value >= searched.makespan);
   };
   if (request.robust.has_value() || is_optimum()) return std::nullopt;
+  Time may_lose(searched.makespan.count() / 10'000 * (request.tidy ? 30 : 5));
+  if (!request.tidy)  // a step may not be longer than that of a method alone
+    for (const Attempt& attempt : attempts)
+      if (attempt.placer != nullptr && attempt.placed.has_value())
+        may_lose =
+            std::min(may_lose, std::max(attempt.makespan, searched.makespan) - searched.makespan);
   std::optional<Tidied> found =
       tidy(problem, searched,
-           {.may_lose = Time(searched.makespan.count() / 10'000 * (request.tidy ? 30 : 5)),
+           {.may_lose = may_lose,
             .work = static_cast<std::int64_t>(request.budget * Share::kTidy * kRefinesPerSecond),
             .cancel = request.place.cancel});
   if (found.has_value() && bounds.empty()) bounds = lower_bounds(problem.costs);
@@ -226,7 +233,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
   std::optional<Tidied> tidied;
   if (searched != attempts.end())
     tidied = baechi::tidied({.costs = costs, .units = units, .order = request.place.order}, request,
-                            *searched, portfolio.bound, bounds);
+                            *searched, portfolio.bound, attempts, bounds);
   if (tidied.has_value()) {
     if (request.tidy || tidied->attempt.makespan > searched->makespan)
       portfolio.notes.push_back(told(*tidied, searched->makespan));

@@ -43,7 +43,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
     for (const OpId op : critical_path_first_sequence(costs))
       decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
   if (request.optimize.level == OptimizeLevel::kNone) return;
-  if (request.budget == 0 && !runs_alone(request.method)) {
+  if (request.budget == 0 && !request.paper && !runs_alone(request.method)) {
     leave_out("the optimizer");
     return;
   }
@@ -91,6 +91,8 @@ void PortfolioRun::find_any_plan(Attempt& attempt) {
 
 void PortfolioRun::place(const PlacerEntry& placer) {
   if (placer.for_unequal && !are_few_and_unequal()) return;
+  if (placer.needs_expert && request_.place.expert == nullptr) return;
+  if (request_.paper) return try_placer(placer);  // which knows no budget
   const std::int64_t work = work_of(placer, costs_);
   const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
   const bool is_cheap = request_.budget > 0 && placer.work_of_node == 1;

@@ -284,6 +284,23 @@ TEST_CASE("planner: without a budget the first plan that fits is the answer") {
   }
 }
 
+TEST_CASE("planner: the paper's methods know no budget") {
+  const OpGraph graph = generate_graph("layered", {.operators = 500, .seed = 1});
+  const Cluster cluster(uniform_cluster({.count = 4,
+                                         .capacity = Bytes(16LL << 30),
+                                         .latency = microseconds(50),
+                                         .bandwidth = Bandwidth(6'000'000'000)}));
+  const CostModel costs(graph, cluster);
+  PlanRequest request = request_for("auto");
+  request.paper = true;
+  const Plan usual = std::get<Plan>(make_plan(costs, request));
+  request.budget = 0;
+  const Plan plan = std::get<Plan>(make_plan(costs, request));
+  CHECK(plan.schedule == usual.schedule);
+  CHECK(plan.notes == usual.notes);
+  CHECK(plan.methods.size() == usual.methods.size());
+}
+
 TEST_CASE("planner: a short budget leaves methods out and says which, whoever watches") {
   const OpGraph graph = generate_graph("layered", {.operators = 12'000, .seed = 1});
   const Cluster cluster(uniform_cluster({.count = 32,

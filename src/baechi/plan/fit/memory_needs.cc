@@ -196,9 +196,13 @@ class Kept {
   }
 
   static std::string some_of(const Cluster& cluster, std::span<const DeviceId> devices) {
-    std::string words = in_quotes(cluster[devices.front()].name);
-    if (devices.size() > 1) words += " to " + in_quotes(cluster[devices.back()].name);
-    return words;
+    const std::string first = in_quotes(cluster[devices.front()].name);
+    if (devices.size() == 1) return first;
+    const std::string last = in_quotes(cluster[devices.back()].name);
+    if (devices.size() == 2) return first + " and " + last;
+    if (devices.back().value() - devices.front().value() + 1 == devices.size())
+      return first + " to " + last;
+    return std::to_string(devices.size()) + " devices (" + first + ", ..., " + last + ")";
   }
 
   std::map<const DeviceId*, std::size_t> number_of_;  // by where a set is kept

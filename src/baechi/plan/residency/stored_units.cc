@@ -22,7 +22,7 @@ std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph&
   for (const OpId op : graph.ops()) {
     const bool update = is_update(step, op);
     may[op] =
-        (graph[op].variable && !costs.pin(op).has_value()) || (update && costs.may_run(op, store));
+        costs.may_run(op, store) && (graph[op].variable ? !costs.pin(op).has_value() : update);
     if (!update) continue;
     for (const Edge& edge : graph.in_edges(op))
       if (edge.tensor.has_value() && graph[edge.from].variable)

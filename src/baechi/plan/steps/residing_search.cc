@@ -107,11 +107,20 @@ class Planning {
     std::optional<ResidingVariant> best = of_sequences(asked);
     std::vector<SequenceOfOne> each = std::exchange(sequences_, {});
     limit_to_fit_ /= static_cast<std::int64_t>(std::max<std::size_t>(each.size(), 1));
-    for (std::size_t i = each.size() == 1 ? 1 : 0; i < each.size() && !work_.fits; ++i) {
-      sequences_ = {std::move(each[i])};
+    const auto fits = [&] { return best.has_value() && best->found.fits; };
+    const auto try_others = [&] {
       std::optional<ResidingVariant> other = of_sequences(asked);
       if (other.has_value() && (!best.has_value() || other->found.rating() < best->found.rating()))
         best = std::move(other);
+    };
+    for (std::size_t i = each.size() == 1 ? 1 : 0; i < each.size() && !fits(); ++i) {
+      sequences_ = {std::move(each[i])};
+      try_others();
+    }
+    if (!fits() && budget > 0) {  // what no search has changed: a longer one may lead astray
+      request_.budget = 0;
+      sequences_ = sequences_of_one(costs_, micro_batches_, request_);
+      try_others();
     }
     return best;
   }
@@ -145,13 +154,15 @@ class Planning {
     std::ranges::stable_sort(variants_, {}, rating);
     if (asked == ResidencyEffort::kMany) improve();
     std::ranges::stable_sort(variants_, {}, rating);
+    std::optional<ResidingVariant> best;
     for (const std::unique_ptr<Variant>& variant : variants_) {
       std::optional<ReplayedResidency> found = std::move(*variant->search).take();
-      if (found.has_value())
-        return ResidingVariant{std::move(variant->again), std::move(variant->step),
-                               *std::move(found)};
+      if (!found.has_value() || (best.has_value() && !found->fits)) continue;
+      best =
+          ResidingVariant{std::move(variant->again), std::move(variant->step), *std::move(found)};
+      if (best->found.fits) break;
     }
-    return std::nullopt;
+    return best;
   }
 
   void try_candidates() {

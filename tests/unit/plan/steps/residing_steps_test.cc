@@ -256,6 +256,28 @@ TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
     CHECK(away.producer != u);
 }
 
+TEST_CASE("residency: a variable that the host may not hold stays") {
+  OpGraphBuilder builder("a variable with times");
+  const OpId f = builder.add_operator({.name = "f"});
+  builder.set_time(f, "gpu", Time(5));
+  for (const char* name : {"free", "timed"}) {
+    const OpId w = builder.add_operator({.name = name, .variable = true});
+    builder.add_output(w, Bytes(1'000));
+    if (std::string_view(name) == "timed") builder.set_time(w, "gpu", Time(0));
+    builder.connect(*builder.output(w, 0), f);
+  }
+  std::vector<OpGraph> sizes;
+  sizes.push_back(std::move(builder).build());
+  PlanRequest request{.budget = 0.01};
+  request.residency = AwayChoice::kAll;
+  const StepPlan made =
+      make_step_plan(std::move(sizes), gpu_and_host(Bytes(2'500), Bytes(10'000)), request);
+  REQUIRE(std::holds_alternative<Plan>(made.result));
+  const Placement placement = placement_of(std::get<Plan>(made.result).schedule);
+  CHECK(placement[OpId(1)] == DeviceId(1));
+  CHECK(placement[OpId(2)] == DeviceId(0));
+}
+
 TEST_CASE("residency: bounds are never above the best of all choices, and plans are near it") {
   double sum = 0, worst = 1;
   int compared = 0, missed = 0;

@@ -252,10 +252,10 @@ class Executor {
   }
 
   py::list run(py::list inputs) {
+    place = -1;
     TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), "inputs: ", inputs.size(),
                       ", but the program has ", inputs_.size());
     std::unique_ptr<Frame> frame = take_frame();
-    place = -1;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       IValue value = number_or_object(inputs[i]);
       check_device(i, value);
