@@ -36,7 +36,6 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
       units_(units),
       given_(given),
       request_(request),
-      options_(request.place),
       last_resort_(new_resort()),
       budget_(request, last_resort_) {
   if (given.busy != nullptr)
@@ -55,7 +54,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
 
 void PortfolioRun::place_alone(const PlacerEntry& placer) {
   search_for_none();
-  try_placer(placer);
+  try_placer(placer, request_.place);
   if (!placer.baseline && !is_settled()) find_any_plan(result_.attempts.front());
 }
 
@@ -92,7 +91,7 @@ void PortfolioRun::find_any_plan(Attempt& attempt) {
 void PortfolioRun::place(const PlacerEntry& placer) {
   if (placer.for_unequal && !are_few_and_unequal()) return;
   if (placer.needs_expert && request_.place.expert == nullptr) return;
-  if (request_.paper) return try_placer(placer);  // which knows no budget
+  if (request_.paper) return try_placer(placer, request_.place);  // which knows no budget
   const std::int64_t work = work_of(placer, costs_);
   const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
   const bool is_cheap = request_.budget > 0 && placer.work_of_node == 1;
@@ -104,20 +103,18 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   }
   charged_ += is_short ? left : work;
   bool cut_short = false;
-  if (is_short) {
-    options_.partition_work = left;
-    options_.cut_short = &cut_short;
-  }
-  try_placer(placer);
-  options_.cut_short = nullptr;
+  PlaceOptions options = request_.place;
+  options.cut_short = &cut_short;
+  if (is_short) options.partition_work = left;
+  try_placer(placer, options);
   if (cut_short) left_out_.push_back(std::string(placer.name) + " on more devices");
 }
 
-void PortfolioRun::try_placer(const PlacerEntry& placer) {
+void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& options) {
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
-  Attempt optimized = attempt(problem(), placer, options_);
+  Attempt optimized = attempt(problem(), placer, options);
   if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
     return keep(std::move(optimized));
   // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
@@ -128,7 +125,7 @@ void PortfolioRun::try_placer(const PlacerEntry& placer) {
                            .order = request_.place.order,
                            .searched = !optimized.placed.has_value(),
                            .known = given_.known},
-                          placer, options_);
+                          placer, options);
   optimized.nanoseconds += plain.nanoseconds;
   if (!plain.placed.has_value() ||
       (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
@@ -147,7 +144,7 @@ void PortfolioRun::place_others() {
   for (const PlacerEntry& placer : all_placers())
     if (!placer.proves && !has_plan() &&
         std::ranges::find(result_.attempts, &placer, &Attempt::placer) == result_.attempts.end())
-      try_placer(placer);
+      try_placer(placer, request_.place);
 }
 
 bool PortfolioRun::are_few_and_unequal() const {

@@ -92,7 +92,8 @@ class PortfolioRun {
   LastResort new_resort() const;
 
   bool is_settled() const;
-  void try_placer(const PlacerEntry& placer);  // whether worth its time among others or not
+  // Whether worth its time among others or not.
+  void try_placer(const PlacerEntry& placer, const PlaceOptions& options);
   // The end of a method that is asked for by name: the same search whichever it is and, on small
   // graphs, however the file is numbered.
   void find_any_plan(Attempt& attempt);
@@ -104,7 +105,6 @@ class PortfolioRun {
   const Given given_;
   const PlanRequest& request_;
   std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
-  PlaceOptions options_;
   std::unique_ptr<Shrunk> shrunk_;
   LastResort last_resort_;
   Budget budget_;

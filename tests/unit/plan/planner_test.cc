@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
 #include <limits>
 #include <string>
@@ -284,12 +285,16 @@ TEST_CASE("planner: without a budget the first plan that fits is the answer") {
   }
 }
 
+Cluster cards_of_16_gib(std::size_t count) {
+  return Cluster(uniform_cluster({.count = count,
+                                  .capacity = gibibytes(16),
+                                  .latency = microseconds(50),
+                                  .bandwidth = Bandwidth(6'000'000'000)}));
+}
+
 TEST_CASE("planner: the paper's methods know no budget") {
   const OpGraph graph = generate_graph("layered", {.operators = 500, .seed = 1});
-  const Cluster cluster(uniform_cluster({.count = 4,
-                                         .capacity = Bytes(16LL << 30),
-                                         .latency = microseconds(50),
-                                         .bandwidth = Bandwidth(6'000'000'000)}));
+  const Cluster cluster = cards_of_16_gib(4);
   const CostModel costs(graph, cluster);
   PlanRequest request = request_for("auto");
   request.paper = true;
@@ -303,10 +308,7 @@ TEST_CASE("planner: the paper's methods know no budget") {
 
 TEST_CASE("planner: a short budget leaves methods out and says which, whoever watches") {
   const OpGraph graph = generate_graph("layered", {.operators = 12'000, .seed = 1});
-  const Cluster cluster(uniform_cluster({.count = 32,
-                                         .capacity = Bytes(16LL << 30),
-                                         .latency = microseconds(50),
-                                         .bandwidth = Bandwidth(6'000'000'000)}));
+  const Cluster cluster = cards_of_16_gib(32);
   const CostModel costs(graph, cluster);
   PlanRequest request = request_for("auto");
   request.bounds = false;

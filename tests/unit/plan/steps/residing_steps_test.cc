@@ -233,6 +233,16 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
   CHECK(traffic_bounds(Cluster(two), three) == away(114));
 }
 
+Plan with_all_away(OpGraph graph, Bytes capacity) {
+  std::vector<OpGraph> sizes;
+  sizes.push_back(std::move(graph));
+  PlanRequest request{.budget = 0.01};
+  request.residency = AwayChoice::kAll;
+  StepPlan made = make_step_plan(std::move(sizes), gpu_and_host(capacity, Bytes(10'000)), request);
+  REQUIRE(std::holds_alternative<Plan>(made.result));
+  return std::get<Plan>(std::move(made.result));
+}
+
 // Updates in PyTorch hold optimizer state as an output that nobody reads.
 TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
   OpGraphBuilder builder("an update's output");
@@ -245,15 +255,8 @@ TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
   builder.set_time(u, "host", Time(5));
   builder.connect(builder.add_output(f, Bytes(500)), u);
   builder.add_output(u, Bytes(1'000));
-  std::vector<OpGraph> sizes;
-  sizes.push_back(std::move(builder).build());
-  PlanRequest request{.budget = 0.01};
-  request.residency = AwayChoice::kAll;
-  const StepPlan made =
-      make_step_plan(std::move(sizes), gpu_and_host(Bytes(2'600), Bytes(10'000)), request);
-  REQUIRE(std::holds_alternative<Plan>(made.result));
-  for (const AwayTensor& away : std::get<Plan>(made.result).residency.away)
-    CHECK(away.producer != u);
+  const Plan plan = with_all_away(std::move(builder).build(), Bytes(2'600));
+  for (const AwayTensor& away : plan.residency.away) CHECK(away.producer != u);
 }
 
 TEST_CASE("residency: a variable that the host may not hold stays") {
@@ -266,14 +269,8 @@ TEST_CASE("residency: a variable that the host may not hold stays") {
     if (std::string_view(name) == "timed") builder.set_time(w, "gpu", Time(0));
     builder.connect(*builder.output(w, 0), f);
   }
-  std::vector<OpGraph> sizes;
-  sizes.push_back(std::move(builder).build());
-  PlanRequest request{.budget = 0.01};
-  request.residency = AwayChoice::kAll;
-  const StepPlan made =
-      make_step_plan(std::move(sizes), gpu_and_host(Bytes(2'500), Bytes(10'000)), request);
-  REQUIRE(std::holds_alternative<Plan>(made.result));
-  const Placement placement = placement_of(std::get<Plan>(made.result).schedule);
+  const Plan plan = with_all_away(std::move(builder).build(), Bytes(2'500));
+  const Placement placement = placement_of(plan.schedule);
   CHECK(placement[OpId(1)] == DeviceId(1));
   CHECK(placement[OpId(2)] == DeviceId(0));
 }
