@@ -32,8 +32,10 @@ std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
   for (const AwayTensor& away : residency.away) {
     add(away.producer.index());
     add(away.port);
+    add(away.fetches.size());
     for (const Fetch& fetch : away.fetches) {
       add(fetch.after.has_value() ? fetch.after->index() + 1 : 0);
+      add(fetch.readers.size());
       for (const OpId reader : fetch.readers) add(reader.index());
     }
   }
