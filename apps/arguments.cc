@@ -83,7 +83,7 @@ void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
            argument.batch =
                static_cast<std::int64_t>(parse_whole_number("--batch", text, 1, 1'000'000'000));
          },
-         "For ONNX and GraphDef: the size of the open dimensions")
+         "For ONNX and GraphDef: the size of dimensions that the file leaves open")
       .type_name("N");
   set.add_each(
          "--dim",
@@ -94,7 +94,7 @@ void add_model_cost_options(OptionSet& set, GraphArgument& argument) {
            argument.dimensions[text.substr(0, equals)] = static_cast<std::int64_t>(
                parse_whole_number("--dim", text.substr(equals + 1), 1, 1'000'000'000));
          },
-         "For ONNX: the size of one open dimension, by its name; may be given several times")
+         "For ONNX: the size of one such dimension, by its name; may be given several times")
       .type_name("NAME=N");
 }
 
@@ -162,11 +162,13 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
       .suggest(link_names())
       .type_name("LINK");
   set.add("--comm", argument.communication,
-          "How transfers share devices: parallel, sequential or duplex")
+          "Which transfers of a device wait for each other: none (parallel), all (sequential), or "
+          "those "
+          "of one direction (duplex)")
       .suggest({"parallel", "sequential", "duplex"})
       .type_name("MODE");
   set.add("--host-time", argument.host_time,
-          "How long a host's one thread takes to launch an operator and a transfer, such as "
+          "How long the host's thread takes to issue an operator and a transfer, such as "
           "2us,10us")
       .type_name("TIMES");
 }

@@ -151,10 +151,9 @@ std::vector<OptionSet::Words> OptionSet::all_words() const {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 fine, 1 our fault, 2 bad input, 3 does not fit, 130 cancelled.\n"
-    "Ctrl-C ends place with the best plan so far and exit code 0, all else with 130; studies "
-    "print\n"
-    "what they have by then.\n"
+    "Exit codes: 0 fine, 1 a bug in baechi, 2 bad input, 3 nothing fits, 130 cancelled.\n"
+    "Ctrl-C ends place with the best plan so far and exit code 0, any other subcommand with 130;\n"
+    "what-if, sweep, min and sensitivity print what they have by then.\n"
     "Results go to standard output, words to standard error.";
 
 std::string examples_footer(std::string_view examples) {

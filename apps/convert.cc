@@ -74,7 +74,8 @@ Run declare_convert(OptionSet& set) {
       .check(check_path)
       .type_name("OUT");
   add_model_cost_options(set, options->input);
-  set.add("--to", options->to, "graph or cluster; default: by the extension of OUT")
+  set.add("--to", options->to,
+          "What to write: graph or cluster (default: what OUT's extension says)")
       .one_of({"graph", "cluster"});
   return [options](const RunContext& context) {
     const std::string format = target_format(*options);

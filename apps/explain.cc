@@ -88,7 +88,7 @@ ExitCode explain(const ExplainArguments& options, const RunContext& context) {
 Run declare_explain(OptionSet& set) {
   auto options = std::make_shared<ExplainArguments>();
   add_graph_argument(set, options->sizes.graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   set.add("--op", options->op,
           "Explain why this operator is on its device: start, finish, memory and step time on "
           "every other one")

@@ -95,11 +95,11 @@ ExitCode export_plan(const ExportArguments& options, const RunContext& context) 
 Run declare_export(OptionSet& set) {
   auto options = std::make_shared<ExportArguments>();
   add_graph_argument(set, options->graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   set.add("--to", options->to, format_help())
       .required()
       .one_of(format_names(), gone_export_formats());
-  set.add("--form", options->form, "Form of torch-pipelining (default: schedule)")
+  set.add("--form", options->form, "What --to torch-pipelining writes (default: schedule)")
       .one_of({"schedule", "split-spec", "module-fqns"});
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return export_plan(*options, context); };

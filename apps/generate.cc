@@ -194,27 +194,28 @@ Run declare_generate(OptionSet& set) {
                     request.operators);
   add_number_option(set, "--seed", "Seed for the costs of a synthetic graph", request.seed, 0);
   set.add("--device", options->devices,
-          "Devices to estimate times for: KIND=PRESET,... (default gpu=rtx2080); a preset alone "
-          "names its own kind")
+          "Devices to estimate times for: PRESET,... or KIND=PRESET,... (default gpu=rtx2080)")
       .suggest(presets)
       .type_name("DEVICES");
-  set.add("--precision", options->precision, "fp32, tf32, fp16 or bf16")
+  set.add("--precision", options->precision,
+          "Precision of the arithmetic: fp32, tf32, fp16 or bf16")
       .suggest({"fp32", "tf32", "fp16", "bf16"})
       .type_name("NAME");
   set.add_flag("--training", options->training,
-               "Generate a whole training step, where the default is one forward pass");
+               "Generate a training step where a model's default is a forward pass");
   set.add_flag("--inference", options->inference,
-               "One forward pass, where the default is a training step")
+               "Generate a forward pass where a model's default is a training step")
       .excludes("--training");
   set.add_flag("--shared-embedding", options->shared_embedding,
-               "Share one word matrix between source, target and output of transformer; the paper "
-               "has three");
+               "For transformer: one embedding matrix for source, target and output; the paper has "
+               "three");
+  set.add_flag("--project-at-once", options->project_at_once,
+               "For gnmt: project all steps onto the vocabulary at once, as the paper's published "
+               "model does");
   set.add_flag(
-      "--project-at-once", options->project_at_once,
-      "Project all steps of gnmt onto the vocabulary at once, as the paper's published model does");
-  set.add_flag("--variables", options->variables,
-               "Make weights and optimizer state variables, which a host may keep (llama, moe, "
-               "unet, two-tower)");
+      "--variables", options->variables,
+      "For llama, moe, unet and two-tower: make weights and optimizer state variables, which "
+      "place --residency may keep on a host");
   set.add_flag("--list", options->list, "List the graphs and the options they have");
   set.add_flag("--list-devices", options->list_devices, "List the device presets");
   add_output_option(set, options->output);

@@ -77,19 +77,19 @@ Run declare_estimate(OptionSet& set) {
       "Side of each picture in pixels (default: what the model was made for)");
   add("--lora", "lora", "RANK", "Train only adapters of this rank");
   add("--quantize", "quantize", "NAME",
-      "Format of the weights that adapters leave alone: nf4, int8 or fp8")
+      "Format of the frozen weights, with --lora (default: that of --precision)")
       .one_of({"nf4", "int8", "fp8"});
   add("--optimizer", "optimizer", "NAME",
-      "Optimizer, which decides what each trained weight needs (default adamw: in 32 bits)")
+      "Optimizer, which decides how much state each trained weight has (default adamw: in 32 bits)")
       .one_of({"adamw", "adamw-bf16", "adamw-8bit", "sgd"});
   add("--precision", "precision", "NAME", "Precision of the arithmetic (default bf16)")
       .one_of({"bf16", "fp16", "tf32", "fp32"});
   add("--device", "device", "PRESET",
       "Which card a plain 24GiB is (default rtx4090); generate --list-devices lists the presets")
       .suggest(presets);
-  add("--budget", "budget", "TIME", "How long each search may take (default 200ms)");
+  add("--budget", "budget", "TIME", "How long each search may take, as for place (default 200ms)");
   auto inference = std::make_shared<bool>(false), alone = std::make_shared<bool>(false);
-  set.add_flag("--inference", *inference, "One forward pass, where the default is a training step");
+  set.add_flag("--inference", *inference, "Estimate one forward pass, not a training step");
   set.add_flag("--alone", *alone, "Skip the plans for one more card and a faster host link");
   return [=](const RunContext& context) -> ExitCode {
     if (*inference) (*values)["inference"] = "1";
@@ -132,14 +132,18 @@ Run declare_calibrate(OptionSet& set) {
   CalibrateArguments& o = *options;
   set.add_flag("--torch", o.torch, "Copy with PyTorch");
   set.add_flag("--tensorflow", o.tensorflow, "Copy with TensorFlow");
-  set.add("--devices", o.devices,
-          "Devices by the framework's names, A,B,... (default: all accelerators)");
-  set.add("--largest", o.largest, "Size of the largest copy, e.g. 64MiB (default: 512MiB)");
-  set.add("--repeats", o.repeats, "Number of timed copies per size (default: 20)");
-  set.add("-o,--output", o.output, "Cluster file to write (default: standard output)");
-  set.add("--into", o.into, "Write the links into this cluster file and keep the rest of it");
-  set.add("--plot", o.plot, "Draw the copies and the fitted lines to FILE.svg");
-  set.add("--samples", o.samples, "Write all measurements to FILE.json");
+  set.add("--devices", o.devices, "Devices by the framework's names (default: all accelerators)")
+      .type_name("A,B,...");
+  set.add("--largest", o.largest, "Size of the largest copy, such as 64MiB (default: 512MiB)")
+      .type_name("SIZE");
+  set.add("--repeats", o.repeats, "Number of timed copies per size (default: 20)").type_name("N");
+  set.add("-o,--output", o.output, "Cluster file to write (default: standard output)")
+      .type_name("FILE");
+  set.add("--into", o.into, "Write the links into this cluster file and keep the rest of it")
+      .type_name("FILE");
+  set.add("--plot", o.plot, "Draw the copies and the fitted lines in this file")
+      .type_name("FILE.svg");
+  set.add("--samples", o.samples, "Write all measurements to this file").type_name("FILE.json");
   return [options](const RunContext&) -> ExitCode {
     run_python("calibrate", "baechi.calibrate", options->arguments());
   };

@@ -25,7 +25,7 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
     names += (names.empty() ? "" : ", ") + known.back();
   }
   set.add("--order", read,
-          "The order in which the program runs operators: " + names + " (default: the plan's own)")
+          "The order in which devices run their operators: " + names + " (default: the plan's own)")
       .type_name("NAME")
       .suggest(known);
 }

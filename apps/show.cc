@@ -42,7 +42,7 @@ ExitCode show(const ShowArguments& options, const RunContext& context) {
 Run declare_show(OptionSet& set) {
   auto options = std::make_shared<ShowArguments>();
   add_graph_argument(set, options->graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   set.add(
          "--width",
          [options](const std::string& text) {
@@ -54,9 +54,8 @@ Run declare_show(OptionSet& set) {
       .one_of({"auto", "always", "never"})
       .show_default();
   set.add_flag("--ascii", options->ascii, "Use no characters beyond ASCII");
-  set.add_flag(
-      "--load", options->load,
-      "Show how busy devices are, even where the plan has several micro-batches to tell apart");
+  set.add_flag("--load", options->load,
+               "Show how busy devices are, where the default shows which micro-batch they run");
   return [options](const RunContext& context) { return show(*options, context); };
 }
 

@@ -70,7 +70,7 @@ ExitCode simulate_plan(const SimulateArguments& options, const RunContext& conte
 Run declare_simulate(OptionSet& set) {
   auto options = std::make_shared<SimulateArguments>();
   add_graph_argument(set, options->graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   add_cluster_options(set, options->cluster, /*required=*/false);
   add_order_option(set, options->order);
   add_output_option(set, options->output);

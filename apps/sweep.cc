@@ -64,7 +64,9 @@ Run declare_sweep(OptionSet& set) {
       .separated_by_commas()
       .type_name("X,...");
   set.add("--devices", options->devices,
-          "Numbers of devices: the first ones, or more like the last one (default: all)")
+          "Numbers of devices: the first ones, and copies of the last if there are not enough "
+          "(default: "
+          "all)")
       .separated_by_commas()
       .type_name("N,...");
   set.add("--methods", options->methods, "Methods to compare, instead of --method")

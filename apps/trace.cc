@@ -26,7 +26,7 @@ ExitCode trace(const TraceArguments& options, const RunContext& context) {
 Run declare_trace(OptionSet& set) {
   auto options = std::make_shared<TraceArguments>();
   add_graph_argument(set, options->graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   add_output_option(set, options->output);
   return [options](const RunContext& context) { return trace(*options, context); };
 }

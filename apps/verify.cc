@@ -45,7 +45,7 @@ ExitCode verify(const VerifyArguments& options, const RunContext& context) {
 Run declare_verify(OptionSet& set) {
   auto options = std::make_shared<VerifyArguments>();
   add_graph_argument(set, options->graph);
-  set.add("plan", options->plan, "The plan file").required().check(check_path);
+  set.add("plan", options->plan, "The plan file").required().check(check_path).type_name("PLAN");
   return [options](const RunContext& context) { return verify(*options, context); };
 }
 

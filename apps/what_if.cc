@@ -142,9 +142,9 @@ Run declare_what_if(OptionSet& set) {
     set.add(name, texts, help).type_name(type).repeatable();
   };
   add("--try-cluster", options->clusters, "CLUSTER",
-      "Try another cluster; may be given several times");
+      "Try another cluster; this and all --try options may be given several times");
   add("--try-devices", options->devices, "N",
-      "Try N devices: the first ones, or more like the last one");
+      "Try N devices: the first ones, and copies of the last if there are not enough");
   add("--try-memory", options->memory, "AMOUNT",
       "Try this much memory on every device: 12GiB, or 1.5x of what it has");
   add("--try-link", options->links, "LINK",

@@ -15,16 +15,25 @@ from pathlib import Path
 
 COLUMN = 30  # of --help, where descriptions begin
 SHARED = 3  # commands that take an option before it is described apart
+GROUPS = {  # of shared options, which most commands take together
+    "graph": ("graph", "--costs", "--batch", "--dim"),
+    "cluster": ("--cluster", "--host", "--link", "--comm", "--host-time"),
+    "planning": (
+        *("--method", "--optimize", "--coplacement", "--paper", "--order", "--threads", "--seed"),
+        *("--micro-batches", "--mini-batch", "--sizes"),
+    ),
+}
 
 HEAD = """# The command
 
 `baechi SUBCOMMAND --help` prints the same, with examples; `./do stub` writes this page from it.
-Results go to standard output, words to standard error.
+Results go to standard output, words to standard error. Every subcommand takes `--json`, which
+prints the result as one JSON document.
 
 | exit code | meaning |
 | --- | --- |
 | 0 | fine; also `place` when Ctrl-C ended it with the best plan so far |
-| 1 | our fault |
+| 1 | a bug in baechi |
 | 2 | bad input: the message names the argument or the file, the place and the reason |
 | 3 | nothing fits: the message says what would |
 | 130 | cancelled; `what-if`, `sweep`, `min` and `sensitivity` print what they have by then |
@@ -105,8 +114,33 @@ def command_of(name: str) -> Command:
             sections.setdefault(section, []).append(line)
     for title in ("Positionals", "Options"):
         found.options += options_in(sections.get(title, []))
-    found.options = [o for o in found.options if o.long != "--help"]
+    found.options = [o for o in found.options if o.long not in ("--help", "--json")]
     return found
+
+
+def also(options: list[Option]) -> str:
+    """Name options that are described apart, by their groups where all of a group are there."""
+    left = [option.long for option in options]
+    named = []
+    for group, members in GROUPS.items():
+        if set(members) <= set(left):
+            named.append(f"[{group}](#{group}-options)")
+            left = [long for long in left if long not in members]
+    words = [", ".join(named) + " options"] if named else []
+    words += [f"`{long}`" for long in left]
+    return f"Also: {', '.join(words)}." if words else ""
+
+
+def described(shared: list[Option]) -> list[str]:
+    """Return the sections of the options that several commands take."""
+    sections = []
+    for group in (*GROUPS, "other"):
+        of = [
+            o for o in shared if group == next((g for g in GROUPS if o.long in GROUPS[g]), "other")
+        ]
+        sections.append(f"### {group.capitalize()} options")
+        sections.append("\n".join(option.markdown() for option in of))
+    return sections
 
 
 def text() -> str:
@@ -118,13 +152,12 @@ def text() -> str:
     parts = [HEAD]
     for command in commands:
         own = [option.markdown() for option in command.options if option not in shared]
-        others = [f"`{option.long}`" for option in command.options if option in shared]
+        others = also([option for option in command.options if option in shared])
         body = [f"## {command.name}", f"{escaped(command.purpose)}."]
         body += ["\n".join(own)] if own else []
-        also = "Also, as [several commands](#options-of-several-commands)"
-        body += [f"{also}: {', '.join(others)}."] if others else []
+        body += [others] if others else []
         parts.append("\n\n".join(body))
-    parts.append("## Options of several commands\n\n" + "\n".join(o.markdown() for o in shared))
+    parts += ["## Options of several commands", *described(shared)]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 

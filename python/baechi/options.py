@@ -25,22 +25,23 @@ class StudyOptions(TypedDict, total=False):
         coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
             has to be sent; neighbours: an operator with its only consumer, and a backward operator
             with its forward one; none: colocation groups alone. By default cut.
-        paper: Follow the paper to the letter, for comparison, and repair no plan that does not fit.
-            By default false.
-        order: The order in which the program runs the operators of the plan, which is made for it:
+        paper: Follow the paper to the letter, for comparison; a plan that does not fit is not
+            repaired. By default false.
+        order: The order in which devices will run their operators; the plan is made for it:
             planned: every device keeps to the order of the plan; program: every device keeps to the
             order of the graph's file; none: a device runs whatever became ready first. By default
             planned.
-        budget: How long auto and refine may search; 0s: until a plan fits. It sets an amount of
-            work, so equal input gives an equal plan: a time from 0s to 1000000s, such as 500ms or
-            10s. By default 1s.
-        threads: Threads of the search, which change how long it takes, not the plan: a whole number
+        budget: How long auto and refine may search; 0s: the first plan that fits. It stands for an
+            amount of work, so equal input gives an equal plan: a time from 0s to 1000000s, such as
+            500ms or 10s. By default 1s.
+        threads: Threads of the search; they change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: Seed for every random choice. By default 1.
-        micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
-            mini-batch a part of it. The plan has the fastest of several numbers, or of those that
-            auto tries: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
-        mini_batch: Samples of a step, in all its micro-batches together: a whole number from 1 up.
+        micro_batches: How many micro-batches a step has. Each is as large as the graph or, with a
+            mini-batch, an equal part of the mini-batch. Of several numbers, and of those that auto
+            tries, the plan has the fastest: auto or whole numbers from 1 to 4096, such as 8 or
+            1,2,4,8. By default 1.
+        mini_batch: Samples per step, in all its micro-batches together: a whole number from 1 up.
             By default none.
 
     """
@@ -68,49 +69,50 @@ class PlaceOptions(StudyOptions, total=False):
         coplacement: How the Graph Optimizer co-places: cut: one group per device, cut where little
             has to be sent; neighbours: an operator with its only consumer, and a backward operator
             with its forward one; none: colocation groups alone. By default cut.
-        paper: Follow the paper to the letter, for comparison, and repair no plan that does not fit.
-            By default false.
-        order: The order in which the program runs the operators of the plan, which is made for it:
+        paper: Follow the paper to the letter, for comparison; a plan that does not fit is not
+            repaired. By default false.
+        order: The order in which devices will run their operators; the plan is made for it:
             planned: every device keeps to the order of the plan; program: every device keeps to the
             order of the graph's file; none: a device runs whatever became ready first. By default
             planned.
-        budget: How long auto and refine may search; 0s: until a plan fits. It sets an amount of
-            work, so equal input gives an equal plan: a time from 0s to 1000000s, such as 500ms or
-            10s. By default 1s.
-        threads: Threads of the search, which change how long it takes, not the plan: a whole number
+        budget: How long auto and refine may search; 0s: the first plan that fits. It stands for an
+            amount of work, so equal input gives an equal plan: a time from 0s to 1000000s, such as
+            500ms or 10s. By default 1s.
+        threads: Threads of the search; they change how long it takes, not the plan: a whole number
             from 1 to 1024. By default 1.
         seed: Seed for every random choice. By default 1.
         lp: How m-sct finds favorite children: matching: greedy matching, then swaps on the longest
-            path; approx: the paper's linear program, to half a percent; exact: the paper's linear
-            program, to a millionth. By default matching.
-        lp_threshold: With approx or exact, a solution below this makes a favorite child (paper:
-            0.1): a number from 0 to 0.5. By default 0.5.
-        complete_matching: Match the operators that rounding leaves over, with approx or exact. By
-            default true.
+            path; approx: the paper's linear program, within half a percent; exact: the paper's
+            linear program, within a millionth. By default matching.
+        lp_threshold: With approx or exact, a child whose variable is below this is a favorite
+            (paper: 0.1): a number from 0 to 0.5. By default 0.5.
+        complete_matching: Match operators that rounding leaves without a favorite child, with
+            approx or exact. By default true.
         expert: A placement for method expert to follow, and for method all to show. By default
             none.
-        robust: Choose among the methods' plans the one with the shortest worst step when costs are
-            off by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
-        tidy: Spend up to 0.3% of the step, not 0.05%, on moving small islands of operators to a
+        robust: Of the methods' plans, take the one whose worst step is shortest when costs are
+            wrong by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
+        tidy: Let the step grow by up to 0.3%, not 0.05%, to move small islands of operators to a
             neighbour's device. By default false.
-        micro_batches: How many micro-batches a step has. Each is as large as the graph, or with a
-            mini-batch a part of it. The plan has the fastest of several numbers, or of those that
-            auto tries: auto or whole numbers from 1 to 4096, such as 8 or 1,2,4,8. By default 1.
-        mini_batch: Samples of a step, in all its micro-batches together: a whole number from 1 up.
+        micro_batches: How many micro-batches a step has. Each is as large as the graph or, with a
+            mini-batch, an equal part of the mini-batch. Of several numbers, and of those that auto
+            tries, the plan has the fastest: auto or whole numbers from 1 to 4096, such as 8 or
+            1,2,4,8. By default 1.
+        mini_batch: Samples per step, in all its micro-batches together: a whole number from 1 up.
             By default none.
-        recompute: Which operators of the forward pass run a second time before the backward pass,
-            so that memory need not hold their results; the default with residency auto is auto:
-            none: every operator runs once; auto: those that make the step shortest, or make it fit
-            at all; all: every operator that may, in regions that keep their first inputs. By
-            default none.
-        residency: Which tensors the cluster's host keeps while no device reads them: weights,
-            optimizer state, and what the backward pass reads: none: no tensor: devices keep all
-            weights and results; auto: those that make the step shortest, or make it fit at all;
+        recompute: Which operators of the forward pass run a second time for the backward pass, so
+            that memory need not hold their results (default with residency auto: auto): none: every
+            operator runs once; auto: those that make the step shortest, or make it fit at all; all:
+            every operator that may, so that each region of them keeps only its inputs. By default
+            none.
+        residency: Which tensors are in the host's memory while no device needs them: weights,
+            optimizer state, and results that the backward pass reads: none: no tensor: devices keep
+            all weights and results; auto: those that make the step shortest, or make it fit at all;
             all: every tensor that may, so that devices need the least memory. By default none.
         improvements: Record in the plan when and how the search found each shorter step. By default
             false.
         bounds: Compute lower bounds and the gap. By default true.
-        suggest: Search for what would fit where nothing does. By default true.
+        suggest: Search for what would make a plan fit if none does. By default true.
 
     """
 

@@ -217,14 +217,14 @@ constexpr std::array kNamed{
         .summary_divided = "1F1B with two stages per device; stages as `pipeline` divides",
         .loop = Loop::kAgain,
         .actions = interleaved},
-    NamedSchedule{
-        .name = "zb-h1",
-        .summary = "1F1B whose gradients by weights fill the end; equally many layers per stage",
-        .name_divided = "zb-h1-divided",
-        .summary_divided =
-            "1F1B whose gradients by weights fill the end; stages as `pipeline` divides",
-        .loop = Loop::kOnce,
-        .actions = zb_h1},
+    NamedSchedule{.name = "zb-h1",
+                  .summary = "zero bubble: 1F1B with weight gradients where devices would idle; "
+                             "equally many layers per stage",
+                  .name_divided = "zb-h1-divided",
+                  .summary_divided = "zero bubble: 1F1B with weight gradients where devices would "
+                                     "idle; stages as `pipeline` divides",
+                  .loop = Loop::kOnce,
+                  .actions = zb_h1},
     NamedSchedule{
         .name = "zb-v",
         .summary = "zero bubble with two stages per device in a V; equally many layers per stage",

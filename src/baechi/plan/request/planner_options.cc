@@ -20,8 +20,8 @@ struct FavoriteMethodName {
 };
 constexpr std::array<FavoriteMethodName, 3> kFavoriteMethods{{
     {FavoriteMethod::kMatching, "matching", "greedy matching, then swaps on the longest path"},
-    {FavoriteMethod::kLpApprox, "approx", "the paper's linear program, to half a percent"},
-    {FavoriteMethod::kLpExact, "exact", "the paper's linear program, to a millionth"},
+    {FavoriteMethod::kLpApprox, "approx", "the paper's linear program, within half a percent"},
+    {FavoriteMethod::kLpExact, "exact", "the paper's linear program, within a millionth"},
 }};
 
 struct RecomputeName {
@@ -31,7 +31,8 @@ struct RecomputeName {
 constexpr std::array<RecomputeName, 3> kRecomputeNames{{
     {Recompute::kNone, "none", "every operator runs once"},
     {Recompute::kAuto, "auto", "those that make the step shortest, or make it fit at all"},
-    {Recompute::kAll, "all", "every operator that may, in regions that keep their first inputs"},
+    {Recompute::kAll, "all",
+     "every operator that may, so that each region of them keeps only its inputs"},
 }};
 
 struct ResidingName {
@@ -96,29 +97,28 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField {
                     return one_of(r.optimize.coplacement.rule, coplacement_rules());
                   }},
-    PlannerOption{
-        .name = "paper",
-        .help =
-            "follow the paper to the letter, for comparison, and repair no plan that does not fit",
-        .takers = kAllPlan | kOptimizerTakes,
-        .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
-        .command_line = "--paper"},
+    PlannerOption{.name = "paper",
+                  .help = "follow the paper to the letter, for comparison; a plan that does not "
+                          "fit is not repaired",
+                  .takers = kAllPlan | kOptimizerTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
+                  .command_line = "--paper"},
     PlannerOption{
         .name = "order",
-        .help =
-            "The order in which the program runs the operators of the plan, which is made for it",
+        .help = "The order in which devices will run their operators; the plan is made for it",
         .takers = kAllPlan,
         .field = [](PlanRequest& r) -> OptionField {
           return one_of(r.place.order, execution_orders());
         }},
-    PlannerOption{.name = "budget",
-                  .help = "How long auto and refine may search; 0s: until a plan fits. It sets an "
-                          "amount of work, so equal input gives an equal plan",
-                  .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
-                  .most = 1e6},
+    PlannerOption{
+        .name = "budget",
+        .help = "How long auto and refine may search; 0s: the first plan that fits. It stands "
+                "for an amount of work, so equal input gives an equal plan",
+        .takers = kAllPlan,
+        .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
+        .most = 1e6},
     PlannerOption{.name = "threads",
-                  .help = "Threads of the search, which change how long it takes, not the plan",
+                  .help = "Threads of the search; they change how long it takes, not the plan",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.threads; },
                   .least = 1,
@@ -136,49 +136,51 @@ constexpr std::array kOptions{
                   .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
     PlannerOption{
         .name = "lp_threshold",
-        .help = "With approx or exact, a solution below this makes a favorite child (paper: 0.1)",
+        .help =
+            "With approx or exact, a child whose variable is below this is a favorite (paper: 0.1)",
         .takers = kPlaceTakes,
         .field = [](PlanRequest& r) -> OptionField { return &r.place.lp_threshold; },
         .least = 0,
         .most = 0.5,  // at most one child of an operator has a variable below one half
         .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
-    PlannerOption{.name = "complete_matching",
-                  .help = "match the operators that rounding leaves over, with approx or exact",
-                  .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.place.complete_matching; },
-                  .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; },
-                  .command_line = "--no-completion"},
+    PlannerOption{
+        .name = "complete_matching",
+        .help =
+            "match operators that rounding leaves without a favorite child, with approx or exact",
+        .takers = kPlaceTakes,
+        .field = [](PlanRequest& r) -> OptionField { return &r.place.complete_matching; },
+        .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; },
+        .command_line = "--no-completion"},
     PlannerOption{.name = "expert",
                   .help = "A placement for method expert to follow, and for method all to show",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.place.expert; },
                   .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
     PlannerOption{.name = "robust",
-                  .help = "Choose among the methods' plans the one with the shortest worst step "
-                          "when costs are off by up to this part",
+                  .help = "Of the methods' plans, take the one whose worst step is shortest when "
+                          "costs are wrong by up to this part",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.robust; },
                   .least = 0,
                   .most = 1,
                   .implied = "20%"},
     PlannerOption{.name = "tidy",
-                  .help = "spend up to 0.3% of the step, not 0.05%, on moving small islands of "
+                  .help = "let the step grow by up to 0.3%, not 0.05%, to move small islands of "
                           "operators to a neighbour's device",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.tidy; },
                   .of_search = true,
                   .command_line = "--tidy"},
     PlannerOption{.name = "micro_batches",
-                  .help =
-                      "How many micro-batches a step has. Each is as large as the graph, or with "
-                      "a mini-batch a part of it. The plan has the fastest of several numbers, or "
-                      "of those that auto tries",
+                  .help = "How many micro-batches a step has. Each is as large as the graph or, "
+                          "with a mini-batch, an equal part of the mini-batch. Of several numbers, "
+                          "and of those that auto tries, the plan has the fastest",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
                   .least = 1,
                   .most = 4096},
     PlannerOption{.name = "mini_batch",
-                  .help = "Samples of a step, in all its micro-batches together",
+                  .help = "Samples per step, in all its micro-batches together",
                   .takers = kAllPlan,
                   .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
@@ -186,14 +188,14 @@ constexpr std::array kOptions{
     PlannerOption{
         .name = "recompute",
         .help =
-            "Which operators of the forward pass run a second time before the backward pass, so "
-            "that memory need not hold their results; the default with residency auto is auto",
+            "Which operators of the forward pass run a second time for the backward pass, so that "
+            "memory need not hold their results (default with residency auto: auto)",
         .takers = kPlaceTakes,
         .field = [](PlanRequest& r) -> OptionField { return second_runs(r); }},
     PlannerOption{
         .name = "residency",
-        .help = "Which tensors the cluster's host keeps while no device reads them: weights, "
-                "optimizer state, and what the backward pass reads",
+        .help = "Which tensors are in the host's memory while no device needs them: weights, "
+                "optimizer state, and results that the backward pass reads",
         .takers = kPlaceTakes,
         .field = [](PlanRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
     PlannerOption{.name = "improvements",
@@ -206,7 +208,7 @@ constexpr std::array kOptions{
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.bounds; }},
     PlannerOption{.name = "suggest",
-                  .help = "search for what would fit where nothing does",
+                  .help = "search for what would make a plan fit if none does",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.suggest; }},
 };

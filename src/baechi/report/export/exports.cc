@@ -186,30 +186,31 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
 constexpr std::array<ExportFormat, 13> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"svg",
-     "a picture: a lane per device, data flowing down, at most 300 nodes; of several micro-batches "
-     "time flowing to the right",
+     "a picture: a lane per device, data flowing down, at most 300 nodes; with several "
+     "micro-batches, time flowing to the right",
      to_svg, false, to_pipeline_svg},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
      to_device_map, true},
-    {"tensorflow", "TensorFlow device string per node", to_tensorflow, true},
-    {"onnxruntime", "ONNX Runtime session option: which annotation of --to onnx runs where",
+    {"tensorflow", "TensorFlow: the device string of each node", to_tensorflow, true},
+    {"onnxruntime",
+     "ONNX Runtime: the session option that gives each annotation of --to onnx its device",
      to_onnx_runtime, true},
     {"torch-pipelining",
-     "torch.distributed.pipelining: the modules of each stage, and what its schedules read, "
-     "actions of every rank in the order of the plan",
+     "torch.distributed.pipelining: the modules of each stage, and the actions of each rank in the "
+     "plan's order",
      to_torch_pipelining, false, nullptr, true, "schedule"},
-    {"torch-pipelining", "the layers before which to split", to_split_spec, true, nullptr, false,
-     "split-spec"},
+    {"torch-pipelining", "torch.distributed.pipelining: the layers before which to split",
+     to_split_spec, true, nullptr, false, "split-spec"},
     {"torch-pipelining",
-     "module_fqns_per_model_part of torchtitan and NeMo AutoModel: modules with weights per stage",
+     "torchtitan and NeMo AutoModel: module_fqns_per_model_part, modules with weights per stage",
      to_module_fqns, true, nullptr, false, "module-fqns"},
-    {"megatron", "Megatron: layout of the pipeline", to_megatron, true},
-    {"vllm", "vLLM pipeline: layers per rank, for plans that cut between layers", to_vllm, true},
+    {"megatron", "Megatron: the pipeline's layout", to_megatron, true},
+    {"vllm", "vLLM: layers per rank, for plans that cut between layers", to_vllm, true},
     {"llama-cpp", "llama.cpp: layers per device, for plans that cut between layers", to_llama_cpp,
      true},
     {"llama-cpp-tensors", "llama.cpp: which tensors are on which device", to_llama_cpp_tensors,
      true},
-    {"comfyui", "ComfyUI-MultiGPU: how much of the weights is on each device", to_comfyui, true},
+    {"comfyui", "ComfyUI-MultiGPU: the bytes of weights on each device", to_comfyui, true},
 }};
 
 // Of a program that knows each operator once.
