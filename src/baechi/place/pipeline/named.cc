@@ -198,47 +198,41 @@ constexpr std::array kNamed{
         .name = "gpipe",
         .summary = "all forward passes, then all backward passes; equally many layers per stage",
         .name_divided = "gpipe-divided",
-        .summary_divided =
-            "all forward passes, then all backward passes; stages as `pipeline` divides",
+        .summary_divided = "gpipe over the stages of `pipeline`",
         .loop = Loop::kOnce,
         .actions = gpipe},
     NamedSchedule{
         .name = "1f1b",
         .summary = "one forward and one backward pass in turn; equally many layers per stage",
         .name_divided = "1f1b-divided",
-        .summary_divided =
-            "one forward and one backward pass in turn; stages as `pipeline` divides",
+        .summary_divided = "1f1b over the stages of `pipeline`",
         .loop = Loop::kOnce,
         .actions = one_f_one_b},
-    NamedSchedule{
-        .name = "interleaved",
-        .summary = "1F1B with two stages per device; equally many layers per stage",
-        .name_divided = "interleaved-divided",
-        .summary_divided = "1F1B with two stages per device; stages as `pipeline` divides",
-        .loop = Loop::kAgain,
-        .actions = interleaved},
+    NamedSchedule{.name = "interleaved",
+                  .summary = "1F1B with two stages per device; equally many layers per stage",
+                  .name_divided = "interleaved-divided",
+                  .summary_divided = "interleaved over the stages of `pipeline`",
+                  .loop = Loop::kAgain,
+                  .actions = interleaved},
     NamedSchedule{.name = "zb-h1",
                   .summary = "zero bubble: 1F1B with weight gradients where devices would idle; "
                              "equally many layers per stage",
                   .name_divided = "zb-h1-divided",
-                  .summary_divided = "zero bubble: 1F1B with weight gradients where devices would "
-                                     "idle; stages as `pipeline` divides",
+                  .summary_divided = "zb-h1 over the stages of `pipeline`",
                   .loop = Loop::kOnce,
                   .actions = zb_h1},
     NamedSchedule{
         .name = "zb-v",
         .summary = "zero bubble with two stages per device in a V; equally many layers per stage",
         .name_divided = "zb-v-divided",
-        .summary_divided =
-            "zero bubble with two stages per device in a V; stages as `pipeline` divides",
+        .summary_divided = "zb-v over the stages of `pipeline`",
         .loop = Loop::kBack,
         .actions = zb_v},
     NamedSchedule{.name = "dualpipe-v",
                   .summary = "two stages per device in a V, forward and backward in turn; equally "
                              "many layers per stage",
                   .name_divided = "dualpipe-v-divided",
-                  .summary_divided = "two stages per device in a V, forward and backward in turn; "
-                                     "stages as `pipeline` divides",
+                  .summary_divided = "dualpipe-v over the stages of `pipeline`",
                   .loop = Loop::kBack,
                   .actions = dualpipe_v},
 };
