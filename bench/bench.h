@@ -48,23 +48,17 @@ struct Benchmark {
 
 void bench_bounds();
 void bench_favorites();
-void bench_equal_devices();
 void bench_exact();
 void bench_gap();
-void bench_generate();
 void bench_growth();
-void bench_optimize();
 void bench_optimizer_table();
-void bench_place();
 void bench_place_layered();
-void bench_pipelines();
 void bench_refine();
 void bench_simulate();
 void bench_threads();
 void bench_verify();
 void bench_io();
 void bench_io_large();
-void bench_graph_def();
 void bench_lp();
 void bench_lp_large();
 

@@ -12,8 +12,6 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/graph/write_graph.h"
-#include "baechi/io/graph_def/graph_def.h"
-#include "baechi/io/protobuf/wire_reader.h"
 #include "baechi/io/text/text_file.h"
 #include "bench.h"
 
@@ -83,41 +81,6 @@ void bench_io() {
   report({.name = "read graph.json, 1M ops, " + megabytes, .work = text.size(), .repeats = 3}, [&] {
     const std::uint64_t found = checksum(parse_graph(text, "bench"));
     return found == expected ? found : 0;
-  });
-}
-
-// A GraphDef as TensorFlow writes it: a chain of products, each with its attributes.
-std::string chain_graph_def(std::size_t num_nodes) {
-  std::string out, node, entry, name = "model/layer_0/MatMul";
-  const std::string type = "\x0A\x01T\x12\x02\x30\x01";
-  const std::string shapes =
-      "\x0A\x0E_output_shapes\x12\x0C\x0A\x0A\x3A\x08\x12\x02\x08\x20\x12\x02\x08\x40";
-  for (std::size_t i = 0; i < num_nodes; ++i) {
-    node.clear();
-    const std::string input = name;
-    name = "model/layer_" + std::to_string(i + 1) + "/MatMul";
-    append_bytes_field(node, 1, name);
-    append_bytes_field(node, 2, i == 0 ? "Placeholder" : "MatMul");
-    if (i != 0) append_bytes_field(node, 3, input);
-    if (i != 0) append_bytes_field(node, 3, input);
-    append_bytes_field(node, 5, type);
-    append_bytes_field(node, 5, shapes);
-    append_bytes_field(out, 1, node);
-  }
-  return out;
-}
-
-void bench_graph_def() {
-  constexpr std::size_t kNodes = 500'000;
-  const std::string bytes = chain_graph_def(kNodes);
-  const ModelCosts costs{.kinds = parse_costed_kinds("gpu=rtx2080"), .batch = {}};
-  report({.name = "read a GraphDef, 500k nodes", .work = kNodes, .repeats = 3}, [&] {
-    return checksum(parse_graph(bytes, "bench", {.costs = costs, .cancel = nullptr}));
-  });
-  report({.name = "set the devices of a GraphDef, 500k nodes", .work = kNodes, .repeats = 3}, [&] {
-    const std::string placed =
-        set_graph_def_devices(bytes, "bench", [](std::string_view) { return "/device:GPU:1"; });
-    return static_cast<std::uint64_t>(placed.size());
   });
 }
 
