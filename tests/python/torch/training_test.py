@@ -42,10 +42,11 @@ def called(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return loss_like(model(x))
 
 
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_evaluation(context: Any) -> None:
+def test_evaluation(context: Any, stance: Any) -> None:
     plain, model = fresh().eval(), fresh()
-    with machine():
+    with machine(), torch.compiler.set_stance(stance):
         placed_at_random(model, rows(1))
         model.eval()
         with context():

@@ -77,10 +77,16 @@ def moved(value: Any, device: torch.device | None, among: Collection[torch.devic
 
 def sent(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     """Return a tensor on another device, with the attributes that somebody gave it."""
-    copy = torch.ops.aten._to_copy.default(tensor, device=device)  # `to` is the mode's to judge
-    if not torch.compiler.is_compiling():
-        for name, value in getattr(tensor, "__dict__", {}).items():
-            setattr(copy, name, value)
+    copy_to = torch.ops.aten._to_copy.default  # `to` is the mode's to judge
+    if torch.compiler.is_compiling():
+        return copy_to(tensor, device=device)
+    if torch.is_inference_mode_enabled():  # tensors made in it do not count their changes
+        with torch.inference_mode(mode=False), torch.no_grad():
+            copy = copy_to(tensor, device=device)
+    else:
+        copy = copy_to(tensor, device=device)
+    for name, value in getattr(tensor, "__dict__", {}).items():
+        setattr(copy, name, value)
     return copy
 
 
