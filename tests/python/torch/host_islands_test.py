@@ -126,12 +126,13 @@ def test_lengths_of_a_loss_over_alignments(loss: Any) -> None:
     trains_the_same(Spoken(loss).double(), inputs)
 
 
+@pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
 @pytest.mark.parametrize("to_host", [False, True])
-def test_lengths_of_sequences(to_host: bool) -> None:
+def test_lengths_of_sequences(to_host: bool, host: str) -> None:
     torch.manual_seed(3)
     inputs = (torch.randint(0, 50, (4, 7)), torch.tensor([7, 5, 3, 2]))
     homes = ("cpu", "sim:1") if to_host else ("cpu",)  # PyTorch itself refuses the others
-    trains_the_same(Packed(to_host).double(), inputs, homes=homes)
+    trains_the_same(Packed(to_host).double(), inputs, homes=homes, host=host)
 
 
 def test_lengths_that_a_device_counts() -> None:

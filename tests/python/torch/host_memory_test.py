@@ -277,6 +277,36 @@ def test_whatever_is_away_numbers_are_the_same(
     assert not placed.left_out
 
 
+class Table(nn.Module):
+    """A table whose gradient has the rows that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(12, 8, sparse=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table(x).tanh()).square().sum()
+
+
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
+def test_a_table_with_a_sparse_gradient_is_read_on_the_host(sim: ModuleType, stance: Any) -> None:
+    torch.manual_seed(3)
+    sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="0.2ms")
+    model, x = Table().double(), torch.tensor([1, 2, 2, 5])
+    alone = copy.deepcopy(model)
+    baechi.torch.place(model, x, "1x1MiB+1xhost:1GiB", residency="all")
+    for one in (model, alone):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        for shift in range(3):
+            optimizer.zero_grad()
+            with torch.compiler.set_stance(stance):
+                one(x + shift).backward()
+            assert one.table.weight.grad.is_sparse
+            optimizer.step()
+    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
+
+
 class LoRA(nn.Module):
     """A frozen weight and a small one that is trained."""
 

@@ -174,12 +174,18 @@ def loss_like(output: Any) -> torch.Tensor:
     return found
 
 
-def placed_at_random(model: nn.Module, inputs: Any, seed: int = 1, **more: Any) -> Any:
-    """Place a model by the one call that users have, by a plan that a seed draws."""
+def placed_at_random(
+    model: nn.Module, inputs: Any, seed: int = 1, host: str = "", **more: Any
+) -> Any:
+    """Place a model by the one call that users have, by a plan that a seed draws.
+
+    With a host, all weights that may be away are away.
+    """
     torch._dynamo.reset()
     devices = [f"sim:{i}" for i in range(DEVICES)]
     how: dict[str, Any] = {"method": "random", "seed": seed, "bounds": False, "devices": devices}
-    return baechi.torch.place(model, inputs, f"{DEVICES}x1GiB", **how | more)
+    how |= {"residency": "all"} if host else {}
+    return baechi.torch.place(model, inputs, f"{DEVICES}x1GiB{host}", **how | more)
 
 
 def trains_the_same(
@@ -188,6 +194,7 @@ def trains_the_same(
     *,
     seeds: Iterable[int] = (1,),
     homes: Sequence[str] = ("cpu", "sim:1"),
+    host: str = "",
     loss: Callable[[Any], torch.Tensor] = loss_like,
     close: float = CLOSE,
 ) -> list[str]:
@@ -205,7 +212,7 @@ def trains_the_same(
     for seed in seeds:
         mine = copy.deepcopy(model)
         with machine(seed=seed):
-            placed = placed_at_random(mine, inputs, seed)
+            placed = placed_at_random(mine, inputs, seed, host)
             found = trained(mine, batches(homes[seed % len(homes)]), called)
             torch.accelerator.synchronize()
             why += placed.left_out

@@ -112,8 +112,10 @@ INPLACE = {
 # Functions of lists, each of whose tensors is changed where it is.
 ONE_BY_ONE = frozenset(f for name, f in vars(torch).items() if name.startswith("_foreach_"))
 
-# Functions that read an argument on the host, which came to a device with its batch.
-HOST = {torch._VF._pack_padded_sequence: 1}
+# Functions that read lengths, their second argument, on the host: these may be on a device, where
+# they came with their batch.
+_PACKED = ("_pack_padded_sequence", "_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu")
+HOST = _functions(["tensor_split"]) | {getattr(torch._VF, name) for name in _PACKED}
 
 # Functions that are given gradients: each goes where what it is the gradient of is.
 GRADIENTS = {

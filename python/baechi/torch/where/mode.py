@@ -84,9 +84,8 @@ class Together(TorchFunctionMode):
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
-        if func in HOST:
-            at = HOST[func]
-            args = (*args[:at], moved(args[at], _CPU, self.devices), *args[at + 1 :])
+        if func in HOST and len(args) > 1 and getattr(args[1], "dtype", None) == torch.int64:
+            args = (args[0], moved(args[1], _CPU, self.devices), *args[2:])
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
         if not self.is_apart(args, kwargs) or func in LEFT_ALONE:
@@ -127,7 +126,7 @@ class Together(TorchFunctionMode):
         return found
 
     def changes_what_is_away(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        """Tell whether a function changes a tensor that is on the host: there it has to run."""
+        """Tell whether a function has to run on the host, since it changes a tensor there."""
         changed: list[Any] = [kwargs.get("out")]
         first = args[0] if args else next(iter(kwargs.values()), None)
         inplace = INPLACE.get(func)
@@ -137,9 +136,12 @@ class Together(TorchFunctionMode):
             told = args[inplace] if len(args) > inplace else kwargs.get("inplace")
             changed += [first] if told else []
         elif func in (functional.embedding, functional.embedding_bag):
-            place = 3 if func is functional.embedding else 4
-            most = args[place] if len(args) > place else kwargs.get("max_norm")
-            changed += [] if most is None else [*args[1:2], kwargs.get("weight")]
+            # Such a table is changed itself, or has a gradient that does not come back from a copy.
+            last = 3 if func is functional.embedding else 4
+            for place, name in ((last, "max_norm"), (last + 3, "sparse")):
+                told = args[place] if len(args) > place else kwargs.get(name)
+                if told is not None and told is not False:
+                    changed += [*args[1:2], kwargs.get("weight")]
         elif func in CHANGED:
             position, name = CHANGED[func]
             changed.append(args[position] if len(args) > position else kwargs.get(name))
