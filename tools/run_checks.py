@@ -266,8 +266,6 @@ def check_fuzz(ctx: Context) -> None:
     """A few seconds of libFuzzer for each parser, from the committed corpus."""
     if not has_libfuzzer():
         raise Skipped("no clang++ with libFuzzer")
-    if not list((ROOT / "tests/fuzz").glob("*_main.cc")):
-        raise Skipped("no fuzz targets")
     targets = sorted(build(ctx, "fuzz").glob("fuzz_*"))
 
     def fuzz(target: Path) -> str:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The libFuzzer target of the body baechi::fuzz::quantity.
+// A libFuzzer target: hands its input to BAECHI_FUZZ_BODY, a body of parser_fuzz.h.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -7,6 +7,6 @@
 #include "fuzz/parser_fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  baechi::fuzz::quantity(std::string(data, data + size));
+  baechi::fuzz::BAECHI_FUZZ_BODY(std::string(data, data + size));
   return 0;
 }
