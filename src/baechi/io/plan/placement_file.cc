@@ -12,7 +12,6 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/io/json/json_reader.h"
 #include "baechi/io/json/json_values.h"
-#include "baechi/io/json/json_writer.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/text/text_file.h"
 
@@ -98,22 +97,6 @@ Placement parse_placement(std::string_view text, const std::string& place, const
     placement.push_back(*device_of[op]);
   }
   return placement;
-}
-
-std::string placement_to_json(const Placement& placement, const OpGraph& graph,
-                              const Cluster& cluster) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("format", kPlacementFormat);
-  json.field("version", 1);
-  json.key("device_of");
-  json.begin_object();
-  for (const OpId op : graph.ops()) json.field(graph[op].name, cluster[placement[op]].name);
-  json.end_object();
-  json.end_object();
-  json.finish();
-  return text;
 }
 
 Placement read_placement(const std::filesystem::path& path, const OpGraph& graph,

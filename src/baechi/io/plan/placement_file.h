@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A placement in, as an expert writes it, and out (docs/reference/file_formats.md).
+// A placement in, as an expert writes it (docs/reference/file_formats.md).
 #pragma once
 
 #include <filesystem>
@@ -18,10 +18,6 @@ Placement read_placement(const std::filesystem::path& path, const OpGraph& graph
                          const Cluster& cluster);
 Placement parse_placement(std::string_view text, const std::string& place, const OpGraph& graph,
                           const Cluster& cluster);
-
-// A placement file, operators in the order of the graph. Equal placements give equal text.
-std::string placement_to_json(const Placement& placement, const OpGraph& graph,
-                              const Cluster& cluster);
 
 // As far as a placement can be checked without its graph and cluster.
 void check_placement_text(std::string_view text, const std::string& place);
