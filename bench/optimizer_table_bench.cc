@@ -216,27 +216,6 @@ void colocation(const std::vector<Model>& models, const Cluster& cluster) {
   }
 }
 
-void fusions(const std::vector<Model>& models, const Cluster& cluster) {
-  std::printf(
-      "\n## Fusions by degree and by reachability\n\nEdges contracted within the groups of "
-      "co-placement, and operators left.\n\n");
-  header({"graph", "by degree alone", "operators", "with reachability", "more", "operators",
-          "would cycle", "given up"});
-  for (const Model& model : models) {
-    const CostModel costs(model.graph, cluster);
-    const OpLabels group = find_coplacements(costs, group_labels(model.graph), {}).group;
-    const Fusion degree = find_fusions(costs, group, {.by_reachability = false});
-    const Fusion all = find_fusions(costs, group, {});
-    const std::size_t fused = all.by_degree + all.by_reachability;
-    const double more =
-        100.0 * (static_cast<double>(fused) / static_cast<double>(degree.by_degree) - 1.0);
-    row({model.name, std::to_string(degree.by_degree),
-         std::to_string(model.graph.num_ops() - degree.by_degree), std::to_string(fused),
-         "+" + fixed(more, 0) + "%", std::to_string(model.graph.num_ops() - fused),
-         std::to_string(all.would_cycle), std::to_string(all.gave_up)});
-  }
-}
-
 void tight_rows(const Model& model, const Cluster& cluster, const std::string& memory) {
   const CostModel costs(model.graph, cluster);
   const Units units(costs);
@@ -299,7 +278,6 @@ void bench_optimizer_table() {
   speed_and_steps(graphs, cluster);
   ablations(graphs, cluster);
   colocation(graphs, cluster);
-  fusions(graphs, cluster);
   tight_memory(graphs, cluster);
 }
 
