@@ -40,11 +40,6 @@ class Entry:
     batches: tuple[int, ...]  # at full size
     optimizer: str  # as `baechi.torch.place` names it
 
-    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Return the optimizer, ready to train a model."""
-        kind: Any = {"rmsprop": torch.optim.RMSprop, "adam": torch.optim.Adam}[self.optimizer]
-        return kind(model.parameters(), lr=1e-3)
-
     def on_meta(self, config: Any, batch: int) -> tuple[nn.Module, dict[str, torch.Tensor]]:
         """Return the model and its inputs without memory: shapes only."""
         with torch.device("meta"):

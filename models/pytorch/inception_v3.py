@@ -16,9 +16,8 @@ from models.pytorch import batches
 class Config:
     """Sizes; the defaults are those of the published model."""
 
-    image: int = 299  # pixels of a side: at least 75, and 107 with the auxiliary classifier
+    image: int = 299  # pixels of a side: at least 75
     classes: int = 1000
-    auxiliary: bool = False  # the second classifier, halfway, that only training uses
     dropout: float = 0.5
     width: float = 1.0  # of every layer, as a share of the published one's
 
@@ -106,7 +105,6 @@ class InceptionV3(nn.Module):
             middle.append(self._middle(channels, inner))
             channels = 4 * c(192)
         self.middle = nn.Sequential(*middle)
-        self.auxiliary = self._auxiliary(channels) if config.auxiliary else None
         self.second_reduction = Fork(
             nn.Sequential(Conv(channels, c(192), 1), Conv(c(192), c(320), 3, 2)),
             nn.Sequential(
@@ -166,30 +164,13 @@ class InceptionV3(nn.Module):
             nn.Sequential(nn.AvgPool2d(3, 1, 1), Conv(channels, c(192), 1)),
         )
 
-    def _auxiliary(self, channels: int) -> nn.Sequential:
-        c = self.config.channels
-        return nn.Sequential(
-            nn.AvgPool2d(5, 3),
-            Conv(channels, c(128), 1),
-            Conv(c(128), c(768), 5),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(c(768), self.config.classes),
-        )
-
     def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         x = self.middle(self.first_reduction(self.coarse(self.stem(images))))
-        side = x
         x = self.pool(self.fine(self.second_reduction(x))).flatten(1)
         logits = self.head(self.dropout(x))
         if labels is None:
             return logits
-        loss = functional.cross_entropy(logits, labels, label_smoothing=0.1)
-        if self.auxiliary is not None and self.training:
-            loss = loss + 0.4 * functional.cross_entropy(
-                self.auxiliary(side), labels, label_smoothing=0.1
-            )
-        return loss
+        return functional.cross_entropy(logits, labels, label_smoothing=0.1)
 
 
 def inputs(

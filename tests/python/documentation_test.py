@@ -13,8 +13,6 @@ import pytest
 import baechi
 from tests import pages
 
-LAUNCHERS = ("it needs a Slurm cluster", "it needs a Kubernetes cluster")
-
 
 def test_docs_python_md_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numpy")

@@ -26,7 +26,6 @@ SCATTERED: dict[str, Any] = {
     "optimize": "none",
     "bounds": False,
 }
-LAST = "/job:localhost/replica:0/task:0/device:CPU:3"
 
 
 def mlp(dropout: float = 0.3, **options: Any) -> Any:
