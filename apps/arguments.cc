@@ -167,6 +167,11 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
           "of one direction (duplex)")
       .suggest({"parallel", "sequential", "duplex"})
       .type_name("MODE");
+  set.add("--sends", argument.sends,
+          "Whether devices run operators while they send (free) or only afterwards (blocking, as "
+          "Megatron-LM's pipelines do)")
+      .suggest({"free", "blocking"})
+      .type_name("MODE");
   set.add("--host-time", argument.host_time,
           "How long the host's thread takes to issue an operator and a transfer, such as "
           "2us,10us")

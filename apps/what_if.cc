@@ -59,7 +59,8 @@ std::vector<Scenario> chosen(const WhatIfArguments& options, const ClusterSpec& 
         {"cluster " + text, read_cluster({.cluster = text,
                                           .link = options.cluster.link,
                                           .communication = options.cluster.communication,
-                                          .host_time = options.cluster.host_time})});
+                                          .host_time = options.cluster.host_time,
+                                          .sends = options.cluster.sends})});
   for (const std::string& text : options.devices)
     scenarios.push_back(
         {text + " devices",

@@ -17,7 +17,7 @@ COLUMN = 30  # of --help, where descriptions begin
 SHARED = 3  # commands that take an option before it is described apart
 GROUPS = {  # of shared options, which most commands take together
     "graph": ("graph", "--costs", "--batch", "--dim"),
-    "cluster": ("--cluster", "--host", "--link", "--comm", "--host-time"),
+    "cluster": ("--cluster", "--host", "--link", "--comm", "--sends", "--host-time"),
     "planning": (
         *("--method", "--optimize", "--coplacement", "--paper", "--order", "--threads", "--seed"),
         *("--micro-batches", "--mini-batch", "--sizes"),

@@ -98,16 +98,18 @@ void bind_cluster(nb::module_& m) {
       .def(
           "__init__",
           [](ClusterHandle* self, const std::string& text, std::optional<std::string> link,
-             std::optional<std::string> communication, std::optional<std::string> host_time) {
-            new (self) ClusterHandle(handle(read_cluster(
-                {text, std::move(link), std::move(communication), std::move(host_time)})));
+             std::optional<std::string> communication, std::optional<std::string> host_time,
+             std::optional<std::string> sends) {
+            new (self)
+                ClusterHandle(handle(read_cluster({text, std::move(link), std::move(communication),
+                                                   std::move(host_time), std::move(sends)})));
           },
           "text"_a, nb::kw_only(), "link"_a = nb::none(), "communication"_a = nb::none(),
-          "host_time"_a = nb::none(),
+          "host_time"_a = nb::none(), "sends"_a = nb::none(),
           "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
           "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
           "'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer "
-          "takes.")
+          "takes; with `sends` 'blocking' a device runs nothing while it sends.")
       .def_static(
           "from_json",
           [](const std::string& text) { return handle(parse_cluster(text, "<string>")); }, "text"_a)
@@ -121,6 +123,10 @@ void bind_cluster(nb::module_& m) {
       .def_prop_ro("name", [](const ClusterHandle& h) { return h.cluster->name(); })
       .def_prop_ro("communication",
                    [](const ClusterHandle& h) { return mode_name(h.cluster->communication()); })
+      .def_prop_ro("sends",
+                   [](const ClusterHandle& h) {
+                     return std::string(h.cluster->sends_block() ? "blocking" : "free");
+                   })
       .def_prop_ro(
           "host_time_ns",
           [](const ClusterHandle& h) -> std::optional<std::pair<std::int64_t, std::int64_t>> {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host that asks (--host-time), through the command: place, verify, simulate and what-if."""
+"""The host that asks (--host-time) and sends that block (--sends), through the command."""
 
 from __future__ import annotations
 
@@ -54,6 +54,38 @@ def test_a_plan_under_it_is_no_longer_than_one_without_replayed(
     refused = run("verify", graph, with_it)
     assert refused.returncode == 2
     assert "asked for" in refused.stderr or "ask for" in refused.stderr
+
+
+def test_plans_are_made_judged_and_studied_for_sends_that_block(
+    run: Run, graph: Path, tmp_path: Path
+) -> None:
+    blocking, free = tmp_path / "blocking.json", tmp_path / "free.json"
+    plan = placed(run, graph, blocking, "--sends", "blocking")
+    assert plan["cluster"]["sends"] == "blocking"
+    assert run("verify", graph, blocking).returncode == 0
+    assert "makespan" in run("explain", graph, blocking, "--json").stdout
+    placed(run, graph, free)
+    replayed = json.loads(run("simulate", graph, free, "--sends", "blocking", "--json").stdout)
+    assert plan["makespan"] <= replayed["makespan"]
+
+    # The free plan is not one for this executor, nor the other way round.
+    for path, sends in ((free, "blocking"), (blocking, "free")):
+        document = json.loads(path.read_text())
+        document["cluster"]["sends"] = sends
+        path.write_text(json.dumps(document))
+        assert run("verify", graph, path).returncode == 2
+    told = run("simulate", graph, free, "--sends", "later")
+    assert told.returncode == 2
+    assert "expected free or blocking" in told.stderr
+
+    cluster = baechi.Cluster("2x8GiB", sends="blocking")
+    assert cluster.sends == "blocking"
+    assert baechi.verify(baechi.place_graph(baechi.Graph.load(graph), cluster, budget="50ms")) == []
+    told = run(
+        "place", graph, *CLUSTER, "--host", "9GiB", "--residency", "auto", "--sends", "blocking"
+    )
+    assert told.returncode == 2
+    assert "not planned with blocking sends" in told.stderr
 
 
 def test_studies_and_python_know_it(run: Run, graph: Path) -> None:

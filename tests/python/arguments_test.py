@@ -57,7 +57,7 @@ REFUSED: list[tuple[Callable[..., Any], str]] = [
     (
         lambda: baechi.Cluster("4x8GiB", "50us,6GB/s"),  # type: ignore[call-arg]
         "baechi.Cluster takes 1 argument without a name, and was given 2: give others by name: "
-        "link, communication, host_time",
+        "link, communication, host_time, sends",
     ),
     (
         lambda: baechi.Simulator(graph(), "4x8GiB"),  # type: ignore[arg-type]

@@ -48,6 +48,9 @@ enum class CommunicationMode : std::uint8_t {
   kDuplex,      // one in and one out at a time per device
 };
 
+// Whether a device runs operators while it sends (docs/reference/semantics.md, "Sends that block").
+enum class Sends : std::uint8_t { kFree, kBlocking };
+
 // Which ordered pairs of devices a link rule is for. The most specific rule wins, the last one
 // among equals; the enumerators are in that order.
 enum class LinkScope : std::uint8_t { kDefault, kOtherHost, kSameHost, kKinds, kPair };
@@ -79,6 +82,7 @@ struct ClusterSpec {
   std::vector<Device> devices;
   std::vector<LinkRule> links;
   CommunicationMode communication = CommunicationMode::kSequential;
+  Sends sends = Sends::kFree;
   std::optional<HostTime> host_time = {};  // absent: asking takes no time
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
@@ -105,6 +109,7 @@ class Cluster {
   const std::string& name() const { return spec_.name; }
   CommunicationMode communication() const { return spec_.communication; }
   const std::optional<HostTime>& host_time() const { return spec_.host_time; }
+  bool sends_block() const { return spec_.sends == Sends::kBlocking; }
   // Hosts are numbered in the order of their first devices.
   std::size_t num_hosts() const { return num_hosts_; }
   std::size_t host_of(DeviceId device) const { return host_of_[device.index()]; }

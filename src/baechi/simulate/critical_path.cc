@@ -159,6 +159,7 @@ class WalkBack {
       }
     }
     add_busy_device(slot, causes);
+    if (cluster_.sends_block()) add_sends(slot, causes);
     return causes;
   }
 
@@ -174,6 +175,14 @@ class WalkBack {
     const OpSlot& before = schedule_.slots[*at];
     if (before.end == slot.start && before.start < before.end)
       causes.push_back({{false, at->index()}, CriticalReason::kBusyDevice});
+  }
+
+  void add_sends(const OpSlot& slot, std::vector<Cause>& causes) const {
+    for (auto at = first_ending_transfer(slot.start); at != transfers_by_end_.end(); ++at) {
+      const Transfer& sent = schedule_.transfers[*at];
+      if (sent.end != slot.start) break;
+      if (sent.from == slot.device) causes.push_back({{true, *at}, CriticalReason::kBusyDevice});
+    }
   }
 
   // When nothing else explains the moment, the device's order does: something that took no time ran
@@ -195,10 +204,7 @@ class WalkBack {
     if (waiting.start == schedule_.slots[producer].end)
       return {{{false, producer.index()}, CriticalReason::kProduced}};
     std::vector<Cause> causes;
-    auto at = std::lower_bound(
-        transfers_by_end_.begin(), transfers_by_end_.end(), waiting.start,
-        [&](std::size_t other, Time moment) { return schedule_.transfers[other].end < moment; });
-    for (; at != transfers_by_end_.end(); ++at) {
+    for (auto at = first_ending_transfer(waiting.start); at != transfers_by_end_.end(); ++at) {
       const Transfer& ahead = schedule_.transfers[*at];
       if (ahead.end != waiting.start || (ahead.start == ahead.end && !causes.empty())) break;
       if (ahead.requested > waiting.requested || transfer_seen_[*at]) continue;
@@ -208,10 +214,18 @@ class WalkBack {
     return causes;
   }
 
+  std::vector<std::size_t>::const_iterator first_ending_transfer(Time moment) const {
+    return std::lower_bound(
+        transfers_by_end_.begin(), transfers_by_end_.end(), moment,
+        [&](std::size_t other, Time until) { return schedule_.transfers[other].end < until; });
+  }
+
   bool find_shared(const Transfer& a, const Transfer& b, Cause& cause) const {
     switch (cluster_.communication()) {
       case CommunicationMode::kParallel:
-        return false;
+        if (!cluster_.sends_block() || a.from != b.from) return false;
+        cause.queue = a.from;
+        return true;
       case CommunicationMode::kSequential:
         for (const DeviceId end : {a.from, a.to})
           if (end == b.from || end == b.to) cause.queue = end;
@@ -291,7 +305,7 @@ CriticalUse CriticalPath::use(std::size_t link) const {
   const bool is_transfer = links[link].transfer.has_value();
   if (link + 1 < links.size()) {
     const CriticalReason next = links[link + 1].reason;
-    if (next == CriticalReason::kBusyDevice) return CriticalUse::kDeviceWait;
+    if (next == CriticalReason::kBusyDevice && !is_transfer) return CriticalUse::kDeviceWait;
     if (next == CriticalReason::kBusyQueue || next == CriticalReason::kBusyChannel)
       return CriticalUse::kQueueWait;
   }

@@ -24,7 +24,7 @@ enum class CriticalReason : std::uint8_t {
   kControl,      // an operator is ordered after the operator before it
   kArrival,      // an operator reads the tensor that the transfer before it brought
   kProduced,     // a transfer carries what the operator before it made
-  kBusyDevice,   // the operator before it kept the device
+  kBusyDevice,   // the operator before it kept the device, or the transfer, where sends block
   kBusyQueue,    // the transfer before it was ahead in the queue of a device
   kBusyChannel,  // the transfer before it was ahead in the queue of a shared channel
 };

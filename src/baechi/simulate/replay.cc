@@ -19,6 +19,7 @@ Replay::Replay(const CostModel& costs)
       clocks_(costs.cluster()),
       queues_(costs.cluster()),
       events_(costs.cluster().num_devices()),
+      sends_block_(costs.cluster().sends_block()),
       nodes_(graph_->num_ops()),
       workers_(costs.cluster().num_devices()),
       destinations_(costs.cluster().num_devices()) {
@@ -69,6 +70,7 @@ Time Replay::replay(const CancelFlag* cancel) {
   for (const OpId op : graph_->ops())
     if (nodes_[op].waits_for == 0 && (all_run || !(*graph_)[op].variable)) become_startable(op);
   for (const OpId variable : variables_) provide(variable);
+  for (const DeviceId device : workers_.keys()) release(device);
 
   Time makespan;
   std::size_t finished = variables_.size();
@@ -96,7 +98,7 @@ Time Replay::replay(const CancelFlag* cancel) {
 void Replay::prepare(const PlacedGraph& placed) {
   for (Worker& worker : workers_) {
     worker.free = {};
-    worker.busy = false;
+    worker.busy = true;  // until what is there from the start has been sent
     worker.next = worker.last = nullptr;
     worker.startable.clear();
     worker.startable_later.clear();
@@ -157,7 +159,6 @@ void Replay::finish(OpId op, Instant now) {
   Worker& worker = workers_[slot.device];
   worker.computing += node.duration;
   worker.free = now;
-  worker.busy = false;
   if (placed_->order.has_value()) {
     ++worker.next;
     skip_variables(worker);
@@ -166,7 +167,7 @@ void Replay::finish(OpId op, Instant now) {
 
   for (const TensorId tensor : graph_->outputs(op)) send(tensor, slot, now);
   for (const OpId follower : edges_.followers(op)) arrive(follower, now);
-  if (!worker.busy) occupy(slot.device);
+  release(slot.device);
 }
 
 // A tensor reaches its local consumers at once, and every other device that has a consumer once.
@@ -202,10 +203,12 @@ void Replay::transfer(TensorId tensor, DeviceId from, Instant now) {
   const std::uint32_t kept = held_.keeps_outputs(graph_->producer(tensor)) ? 1 : 0;
   for (const DeviceId to : reached_) {
     Destination& destination = destinations_[to];
+    const Time asked = next_ask(graph_->producer(tensor));
     const auto [start, end] =
-        queues_.serve(from, to, std::max(now.at, next_ask(graph_->producer(tensor))),
+        queues_.serve(from, to, std::max({now.at, asked, workers_[from].free.at}),
                       clocks_.transfer_time(from, to, size));
     destination.arrival = end == now.at ? now : Instant{end, 0};
+    if (sends_block_) workers_[from].free = destination.arrival;
     copies_.push_back({tensor, to, start, end, destination.readers + kept});
     workers_[from].sent += size;
     workers_[to].received += size;
@@ -241,10 +244,11 @@ void Replay::become_startable(OpId op) {
   if (!worker.busy) await_choice(node.device);
 }
 
-// Gives a device that has become idle its next event, or none. Without an order it chooses when
-// everything that finishes in that round has finished.
-void Replay::occupy(DeviceId device) {
-  const Worker& worker = workers_[device];
+// Gives a device that has finished, and sent, its next event, or none. Without an order it chooses
+// when everything that finishes in that round has finished.
+void Replay::release(DeviceId device) {
+  Worker& worker = workers_[device];
+  worker.busy = false;
   if (!placed_->order.has_value()) {
     await_choice(device);
     return;

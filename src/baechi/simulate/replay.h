@@ -59,7 +59,7 @@ class Replay {
     DeviceId device{0};
   };
   struct Worker {  // a device at work
-    Instant free;
+    Instant free;  // of operators, and of sends that block
     bool busy = false;
     const OpId *next = nullptr, *last = nullptr;  // with an order: what is left of it
     // Without: what may start, and when it may. First what could when its last producer finished,
@@ -82,7 +82,7 @@ class Replay {
   Time next_ask(OpId producer);
   void arrive(OpId op, Instant at);
   void become_startable(OpId op);
-  void occupy(DeviceId device);
+  void release(DeviceId device);
   static const Event* first_startable(const Worker& worker);
   void await_choice(DeviceId device);
   void choose(DeviceId device, Instant now);
@@ -99,6 +99,7 @@ class Replay {
 
   const PlacedGraph* placed_ = nullptr;
   bool memory_ = true;
+  bool sends_block_;
   Instant now_;  // the last finish
   std::vector<OpId> variables_;
   IdVector<OpId, Node> nodes_;

@@ -259,7 +259,8 @@ Batch with_batch(const GraphSizes& sizes, PlanRequest request,
 // Whether the scenario has all that the other one has, and nothing of it is slower or smaller.
 bool has_all_of(const Scenario& scenario, const Scenario& other) {
   if (scenario.batch_size != other.batch_size ||
-      scenario.cluster.communication != other.cluster.communication)
+      scenario.cluster.communication != other.cluster.communication ||
+      scenario.cluster.sends != other.cluster.sends)
     return false;
   const Cluster more(scenario.cluster), less(other.cluster);
   IdVector<DeviceId, std::optional<DeviceId>> there;

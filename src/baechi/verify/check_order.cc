@@ -42,6 +42,7 @@ class OrderChecker {
       std::size_t begin = end - 1;
       while (begin > 0 && same_moment(row[begin - 1], row[end - 1])) --begin;
       for (std::size_t i = begin; i < end; ++i) {
+        if (graph_[row[i]].variable) continue;  // it has no turn
         const std::pair key(ready_[row[i]], row[i]);
         if (waiting.has_value() && waiting->first < key.first)
           report_out_of_turn(row[i], *waiting);

@@ -230,10 +230,26 @@ class Checker {
                     asked_[static_cast<std::size_t>(&transfer - schedule_.transfers.data())]);
   }
 
+  // When the device of every operator has finished it and, where sends block, has sent its outputs;
+  // and when it has sent its variables.
+  void find_releases() {
+    released_.clear();
+    begun_.assign(cluster_.num_devices(), Time(0));
+    for (const OpSlot& slot : schedule_.slots) released_.push_back(slot.end);
+    if (!cluster_.sends_block()) return;
+    for (const Transfer& transfer : schedule_.transfers) {
+      const OpId producer = graph_.producer(transfer.tensor);
+      Time& until = graph_[producer].variable ? begun_[schedule_.slots[producer].device]
+                                              : released_[producer];
+      until = std::max(until, transfer.end);
+    }
+  }
+
   // Each device's operators by start. Operators that take no time come before the one that starts
   // at the same moment; among them whoever became ready last, since it may have held up the rest
   // (which of them came first cannot be read off a schedule, so the kindest order is taken).
   void sort_operators() {
+    find_releases();
     struct Key {
       Time start, end, ready;
       OpId op;
@@ -242,7 +258,7 @@ class Checker {
     for (const OpId op : graph_.ops()) {
       const OpSlot& slot = schedule_.slots[op];
       keys[slot.device].push_back(
-          {slot.start, slot.end, ready_.empty() ? Time(0) : ready_[op], op});
+          {slot.start, released_[op], ready_.empty() ? Time(0) : ready_[op], op});
     }
     order_ = DeviceOrder(cluster_.num_devices());
     for (const DeviceId device : cluster_.devices()) {
@@ -257,19 +273,23 @@ class Checker {
   // Every operator starts once its inputs are there and its device is free, and no later.
   void check_starts() {
     sort_operators();
-    for (const std::vector<OpId>& ops : order_) {
+    for (const DeviceId device : order_.keys()) {
       std::optional<OpId> previous;
-      for (const OpId op : ops) {
+      for (const OpId op : order_[device]) {
         const OpSlot& slot = schedule_.slots[op];
-        const Time free = previous.has_value() ? schedule_.slots[*previous].end : Time(0);
+        if (graph_[op].variable) continue;  // it has no turn
+        const Time free = previous.has_value() ? released_[*previous] : begun_[device];
         if (slot.start < ready_[op]) report_early(op);
-        if (previous.has_value() && slot.start < free)
+        if (slot.start < free && free > Time(0))
           report(named_slot(op) + " starts at " + Sentences::time(slot.start) + ", while " +
-                 say_.op(*previous) + " runs there until " + Sentences::time(free));
+                 (previous.has_value() && slot.start < schedule_.slots[*previous].end
+                      ? say_.op(*previous) + " runs there until " +
+                            Sentences::time(schedule_.slots[*previous].end)
+                      : "its device sends until " + Sentences::time(free)));
         if (slot.start > std::max(free, ready_[op]))
           report(named_slot(op) + " starts at " + Sentences::time(slot.start) +
                  " although it could start at " + Sentences::time(std::max(free, ready_[op])));
-        if (!previous.has_value() || slot.end >= free) previous = op;
+        if (!previous.has_value() || released_[op] >= free) previous = op;
       }
     }
   }
@@ -329,7 +349,8 @@ class Checker {
   }
 
   void check_queues() {
-    if (cluster_.communication() == CommunicationMode::kParallel) {
+    const bool queues_up = cluster_.communication() != CommunicationMode::kParallel;
+    if (!queues_up && !cluster_.sends_block()) {
       for (const Transfer& transfer : schedule_.transfers)
         if (transfer.start != may_start(transfer))
           report(say_.transfer(transfer) + " starts at " + Sentences::time(transfer.start) +
@@ -344,9 +365,12 @@ class Checker {
     std::vector<std::size_t> queues;
     for (const Transfer* transfer : by_service()) {
       if (transfer->from == transfer->to) continue;  // reported already
-      queues.assign({transfer->from.index(), incoming + transfer->to.index()});
-      for (const ChannelId channel : cluster_.link(transfer->from, transfer->to).channels)
-        queues.push_back(channels + channel.index());
+      queues.assign({transfer->from.index()});  // a device whose sends block has this one anyway
+      if (queues_up) {
+        queues.push_back(incoming + transfer->to.index());
+        for (const ChannelId channel : cluster_.link(transfer->from, transfer->to).channels)
+          queues.push_back(channels + channel.index());
+      }
       const Transfer* before = nullptr;
       for (const std::size_t queue : queues)
         if (last[queue] != nullptr && (before == nullptr || last[queue]->end > before->end))
@@ -419,6 +443,8 @@ class Checker {
   IdVector<DeviceId, std::optional<Time>> arrival_;  // of the tensor in hand; empty in between
   std::vector<DeviceId> destinations_;               // of the tensor in hand
   DeviceOrder order_;                                // by sort_operators()
+  IdVector<OpId, Time> released_;                    // by find_releases()
+  IdVector<DeviceId, Time> begun_;                   // by find_releases()
   std::vector<Time> asked_;                          // of the transfers; by check_asking()
 };
 

@@ -181,7 +181,8 @@ class NaiveStep {
     const DeviceId from = home(tensor);
     Time start = std::max(now, asked_for(tensor, to));
     for (const Transfer& earlier : transfers_)
-      if (share_a_queue(earlier, from, to)) start = std::max(start, earlier.end);
+      if (share_a_queue(earlier, from, to) || (cluster_.sends_block() && earlier.from == from))
+        start = std::max(start, earlier.end);
     const Time duration = cluster_.link(from, to).transfer_time(graph_.size(tensor));
     transfers_.push_back({tensor, from, to, now, start, start + duration});
   }
@@ -233,6 +234,9 @@ class NaiveStep {
       bool free = true;
       for (const OpId op : graph_.ops())
         if (placed_.device[op] == device && ops_[op].started && !ops_[op].finished) free = false;
+      if (cluster_.sends_block())
+        for (const Transfer& transfer : transfers_)
+          if (transfer.from == device && transfer.end > Time(now.first)) free = false;
       const std::optional<OpId> op = turn(device);
       if (!free || !op.has_value()) continue;
       const Time at(now.first);

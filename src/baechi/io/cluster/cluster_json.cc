@@ -146,14 +146,23 @@ void write_link(JsonWriter& json, const LinkRule& rule) {
 }  // namespace
 
 ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
-  enum : std::size_t { kDevices, kCommunication, kLinks, kName, kHostTime, kFormat, kVersion };
-  static constexpr std::array<std::string_view, 7> kNames{
-      "devices", "communication", "links", "name", "host_time", "format", "version"};
+  enum : std::size_t {
+    kDevices,
+    kCommunication,
+    kLinks,
+    kName,
+    kHostTime,
+    kSends,
+    kFormat,
+    kVersion
+  };
+  static constexpr std::array<std::string_view, 8> kNames{
+      "devices", "communication", "links", "name", "host_time", "sends", "format", "version"};
   json.peek();
   const std::size_t begin = json.offset();
   const std::string path = json.path();
   ClusterSpec spec;
-  const std::span<const std::string_view> names(kNames.data(), standalone ? 7 : 5);
+  const std::span<const std::string_view> names(kNames.data(), standalone ? 8 : 6);
   const std::uint64_t seen = json.read_fields(names, [&](std::size_t field) {
     switch (field) {
       case kDevices:
@@ -178,6 +187,9 @@ ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
       case kHostTime:
         spec.host_time = read_host_time(json);
         break;
+      case kSends:
+        spec.sends = read_sends(json);
+        break;
       case kFormat:
         read_format(json, "baechi-cluster");
         break;
@@ -192,8 +204,9 @@ ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
   if (standalone)
     json.require_fields(kNames,
                         seen | (std::uint64_t{1} << kCommunication) | (std::uint64_t{1} << kLinks) |
-                            (std::uint64_t{1} << kName) | (std::uint64_t{1} << kHostTime),
-                        7);
+                            (std::uint64_t{1} << kName) | (std::uint64_t{1} << kHostTime) |
+                            (std::uint64_t{1} << kSends),
+                        8);
   try {
     return Cluster(std::move(spec)).spec();  // checks what concerns several fields
   } catch (const InputError& error) {
@@ -209,6 +222,7 @@ void write_cluster_object(JsonWriter& json, const ClusterSpec& spec, bool standa
   }
   if (!spec.name.empty()) json.field("name", spec.name);
   json.field("communication", communication_name(spec.communication));
+  if (spec.sends != Sends::kFree) json.field("sends", sends_name(spec.sends));
   if (spec.host_time.has_value()) {
     json.key("host_time");
     json.begin_object(JsonWriter::Layout::kInline);

@@ -287,6 +287,14 @@ CommunicationMode parse_communication(std::string_view text) {
                        did_you_mean(printable(text, 60), {"parallel", "sequential", "duplex"}));
 }
 
+Sends parse_sends(std::string_view text) {
+  for (const Sends sends : {Sends::kFree, Sends::kBlocking})
+    if (sends_name(sends) == text) return sends;
+  throw InputError(
+      "sends '" + printable(text, 60) + "'",
+      "expected free or blocking" + did_you_mean(printable(text, 60), {"free", "blocking"}));
+}
+
 HostTime parse_host_time(std::string_view text) try {
   std::string_view rest = text;
   const bool has_send = text.find(',') != text.npos;
@@ -328,6 +336,7 @@ ClusterSpec changed(ClusterSpec spec, const ClusterArgument& argument) {
   if (argument.link.has_value()) spec.links = {parse_link(*argument.link)};
   if (argument.communication.has_value())
     spec.communication = parse_communication(*argument.communication);
+  if (argument.sends.has_value()) spec.sends = parse_sends(*argument.sends);
   if (argument.host_time.has_value()) spec.host_time = parse_host_time(*argument.host_time);
   return spec;
 }

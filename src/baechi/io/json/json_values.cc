@@ -22,6 +22,7 @@ Enum read_choice(JsonReader& json, const std::array<std::string_view, N>& names)
 
 constexpr std::array<std::string_view, 2> kMemoryModes{"dataflow", "retain"};
 constexpr std::array<std::string_view, 3> kCommunicationModes{"parallel", "sequential", "duplex"};
+constexpr std::array<std::string_view, 2> kSends{"free", "blocking"};
 enum class Per : std::uint8_t { kMicroBatch, kStep };
 constexpr std::array<std::string_view, 2> kPer{"micro-batch", "step"};
 
@@ -57,6 +58,7 @@ MemoryMode read_memory_mode(JsonReader& json) {
 CommunicationMode read_communication(JsonReader& json) {
   return read_choice<CommunicationMode>(json, kCommunicationModes);
 }
+Sends read_sends(JsonReader& json) { return read_choice<Sends>(json, kSends); }
 bool read_per_step(JsonReader& json) { return read_choice<Per>(json, kPer) == Per::kStep; }
 
 std::string_view memory_mode_name(MemoryMode mode) {
@@ -65,6 +67,7 @@ std::string_view memory_mode_name(MemoryMode mode) {
 std::string_view communication_name(CommunicationMode mode) {
   return kCommunicationModes.at(static_cast<std::size_t>(mode));
 }
+std::string_view sends_name(Sends sends) { return kSends.at(static_cast<std::size_t>(sends)); }
 
 void read_format(JsonReader& json, std::string_view format) {
   const std::string_view found = json.read_string();

@@ -21,10 +21,12 @@ Bandwidth read_bandwidth(JsonReader& json);  // 6000000000 or "6GB/s"
 Speed read_speed(JsonReader& json);          // 0.6, as a number
 MemoryMode read_memory_mode(JsonReader& json);
 CommunicationMode read_communication(JsonReader& json);
+Sends read_sends(JsonReader& json);
 bool read_per_step(JsonReader& json);  // "step" or "micro-batch"
 
 std::string_view memory_mode_name(MemoryMode mode);           // "dataflow", "retain"
 std::string_view communication_name(CommunicationMode mode);  // "parallel", "sequential", "duplex"
+std::string_view sends_name(Sends sends);                     // "free", "blocking"
 
 // Fails unless the value is exactly `format`.
 void read_format(JsonReader& json, std::string_view format);

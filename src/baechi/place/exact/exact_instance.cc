@@ -182,7 +182,8 @@ bool totals_fit(const CostModel& costs) {
 
 std::optional<Instance> tabulate(const CostModel& costs, std::span<const OpId> order) {
   if (costs.graph().num_ops() > kMostOps || costs.cluster().num_devices() > kMostDevices ||
-      !totals_fit(costs) || costs.cluster().host_time().has_value())
+      !totals_fit(costs) || costs.cluster().host_time().has_value() ||
+      costs.cluster().sends_block())
     return std::nullopt;
   Instance in;
   in.costs = &costs;

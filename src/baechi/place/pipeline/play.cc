@@ -52,7 +52,10 @@ struct DeviceState {
 
 struct Player::State {
   explicit State(const Cluster& cluster)
-      : clocks(cluster), queues(cluster), devices(cluster.num_devices()) {}
+      : clocks(cluster),
+        queues(cluster),
+        sends_block(cluster.sends_block()),
+        devices(cluster.num_devices()) {}
 
   void prepare(const StageGraph& of);
   void run();
@@ -84,6 +87,7 @@ struct Player::State {
 
   simulation::LinkClocks clocks;
   TransferQueues queues;
+  bool sends_block;
   const StageGraph* graph = nullptr;
   const Rule* rule = nullptr;      // or
   const Actions* given = nullptr;  // what to do
@@ -163,13 +167,14 @@ void Player::State::finish(const Event& event) {
   for (const PartId follower : part.followers) arrive(follower, event.action.micro_batch, event.at);
   for (const std::uint32_t number : part.messages) {
     const StageMessage& message = graph->message(number);
-    const auto service = queues.serve(event.device, message.to, event.at,
+    const auto service = queues.serve(event.device, message.to, device.last,
                                       clocks.transfer_time(event.device, message.to, message.size));
     events.push({service.start, EventKind::kReceive, message.to, event.action, message.held});
     for (const PartId reader : message.readers)
       arrive(reader, event.action.micro_batch, service.end);
+    if (sends_block) device.last = service.end;
   }
-  events.push({event.at, EventKind::kLook, event.device, {}, Bytes(0)});
+  events.push({device.last, EventKind::kLook, event.device, {}, Bytes(0)});
 }
 
 void Player::State::arrive(PartId part, std::uint32_t micro_batch, Time at) {

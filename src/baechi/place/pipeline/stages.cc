@@ -18,7 +18,8 @@ bool later(const StagePart& a, const StagePart& b) {
 
 StageGraph::StageGraph(const Blocks& blocks, const Division& division, std::uint32_t micro_batches)
     : micro_batches_(micro_batches),
-      side_by_side_(blocks.costs().cluster().communication() == CommunicationMode::kParallel),
+      side_by_side_(blocks.costs().cluster().communication() == CommunicationMode::kParallel &&
+                    !blocks.costs().cluster().sends_block()),
       parts_(division.device.size() * kEveryMicroBatch.size()),
       parts_on_(blocks.costs().cluster().num_devices()),
       per_step_(blocks.costs().cluster().num_devices()) {

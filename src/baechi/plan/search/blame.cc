@@ -29,8 +29,11 @@ std::vector<Blame> blame_critical_path(const CostModel& costs, const IdVector<Op
           edge.from);
       if (!transfer.has_value() || arrival > *transfer) transfer = arrival;
     }
+    // Where sends block, a device that nothing else holds up has sent for the operator before.
+    const bool sends = costs.cluster().sends_block() &&
+                       (!transfer.has_value() || transfer->first < slots[op].start);
     if (!blame.has_value() && previous[op].has_value() &&
-        slots[*previous[op]].end == slots[op].start)
+        (slots[*previous[op]].end == slots[op].start || sends))
       blame = Blame{op, *previous[op], Blame::Reason::kBusyDevice};
     if (!blame.has_value() && transfer.has_value())
       blame = Blame{op, transfer->second, Blame::Reason::kTransfer};

@@ -31,8 +31,9 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       images_(images),
       simulator_(costs),
       random_(seed) {
-  // With a host time a block may stand still inside.
-  if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value()) {
+  // With a host time, or behind an operator that sends, a block may stand still inside.
+  if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value() &&
+      !costs.cluster().sends_block()) {
     blocks_.emplace(costs);
     ceiling_.emplace(costs, blocks_->edges());
   }

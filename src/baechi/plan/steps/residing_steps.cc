@@ -53,6 +53,7 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
     refuse("plans with fetches are compared by their steps alone: leave out robust");
   if (cluster.host_time().has_value())
     refuse("it is not planned with a host time yet: leave that out");
+  if (cluster.sends_block()) refuse("it is not planned with blocking sends yet: leave those out");
 }
 
 std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& cluster) {
