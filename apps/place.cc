@@ -66,13 +66,20 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
   return text;
 }
 
+struct Expert {
+  Placement placement;
+  std::optional<DeviceWords> order;
+};
+
 // `expert` is filled where the options name its file, and must outlive the request.
 PlanRequest request_of(const PlaceArguments& options, const RunContext& context,
-                       const CostModel& costs, Placement& expert) {
+                       const CostModel& costs, Expert& expert) {
   PlanRequest request = request_of(options.request, context);
   if (!options.expert.empty()) {
-    expert = read_placement(options.expert, costs.graph(), costs.cluster());
-    request.place.expert = &expert;
+    expert.placement =
+        read_placement(options.expert, costs.graph(), costs.cluster(), &expert.order);
+    request.place.expert = &expert.placement;
+    if (expert.order.has_value()) request.place.expert_order = &*expert.order;
   }
   check_taken(request, kPlaceTakes, Entrance::kCommandLine);
   return request;
@@ -163,7 +170,7 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
 
-  Placement expert;
+  Expert expert;
   const PlanRequest request =
       request_of(options, context, CostModel(sizes.front(), cluster), expert);
   PlanTimes times;

@@ -88,8 +88,8 @@ class PlaceOptions(StudyOptions, total=False):
             (paper: 0.1): a number from 0 to 0.5. By default 0.5.
         complete_matching: Match operators that rounding leaves without a favorite child, with
             approx or exact. By default true.
-        expert: A placement for method expert to follow, and for method all to show. By default
-            none.
+        expert: A placement for method expert to follow, for gpipe, 1f1b and zb-h1 to take as
+            stages, and for method all to show. By default none.
         robust: Of the methods' plans, take the one whose worst step is shortest when costs are
             wrong by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
         tidy: Let the step grow by up to 0.3%, not 0.05%, to move small islands of operators to a

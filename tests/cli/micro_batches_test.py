@@ -185,6 +185,93 @@ def test_exports_of_the_placement_name_the_operators_of_one_micro_batch(
     assert json.loads(baechi.export_plan(loaded, "tensorflow")) == devices
 
 
+LAYERS = {"input_ids": 0, "embed_tokens": 0, "norm": 3, "lm_head": 3, "labels": 3, "loss": 3}
+LAYERS |= {f"layers/{layer}": layer for layer in range(4)}
+
+
+def one_f_one_b(stage: int, batches: int) -> list[str]:
+    """What a device of four runs, as PyTorch writes it."""
+    ahead = min(3 - stage, batches)
+    order = [f"{stage}F{m}" for m in range(ahead)]
+    for m in range(batches):
+        order += [f"{stage}F{m + ahead}"] * (m + ahead < batches) + [f"{stage}B{m}"]
+    return order
+
+
+def passes(plan: dict[str, Any], device: int) -> list[str]:
+    """In the order in which the device runs them."""
+    order: list[str] = []
+    for run in plan["runs"][device]:
+        name = plan["operators"][run[0]]["name"]
+        if len(run) == 1 or name in ("input_ids", "labels"):
+            continue
+        word = f"{device}{'B' if name.startswith('gradients/') else 'F'}{run[1]}"
+        if word not in order[-1:]:
+            order.append(word)
+    return order
+
+
+def test_ones_own_stages_and_order_are_scored(
+    run: Run, llama: dict[int, Path], tmp_path: Path
+) -> None:
+    stages, output = tmp_path / "stages.json", tmp_path / "own.json"
+
+    def place(method: str, sends: str = "free", **fields: Any) -> Any:
+        own = {"format": "baechi-placement", "version": 1, "device_of": named(LAYERS)} | fields
+        stages.write_text(json.dumps(own))
+        options = ("--micro-batches", "4", "--method", method, "--sends", sends, "-o", output)
+        done = run("place", llama[1], *DEVICES, "--expert", stages, *options)
+        if done.returncode != 0:
+            assert done.stderr.count("\n") == 1
+            return done.stderr
+        assert run("verify", llama[1], output).returncode == 0
+        return json.loads(output.read_text())
+
+    def named(layers: dict[str, int]) -> dict[str, str]:
+        return {layer: f"gpu:{device}" for layer, device in layers.items()}
+
+    # A stage per layer is what 1F1B has by itself, and its order may be written down.
+    order = {f"gpu:{stage}": " ".join(one_f_one_b(stage, 4)) for stage in range(4)}
+    for sends in ("free", "blocking"):
+        plan = place("1f1b", sends)
+        assert (plan["method"], plan["micro_batches"]) == ("1f1b", 4)
+        assert [passes(plan, stage) for stage in range(4)] == [one_f_one_b(s, 4) for s in range(4)]
+        given = place("expert", sends, order=order)
+        assert (given["method"], given["makespan"]) == ("expert", plan["makespan"])
+        by_itself = ("--micro-batches", "4", "--method", "1f1b", "--sends", sends, "--json")
+        done = run("place", llama[1], *DEVICES, *by_itself)
+        assert json.loads(done.stdout)["makespan"] == pytest.approx(plan["makespan"], rel=1e-4)
+    one_by_one = {f"gpu:{s}": " ".join(f"{s}F{m} {s}B{m}" for m in range(4)) for s in range(4)}
+    assert place("expert", order=one_by_one)["makespan"] > given["makespan"]
+    assert passes(json.loads(output.read_text()), 0)[:2] == ["0F0", "0B0"]
+    uneven = place("1f1b", device_of=named(LAYERS | {"layers/1": 0}))
+    assert uneven["makespan"] > plan["makespan"]
+    on = {operator["name"]: operator["device"] for operator in uneven["operators"]}
+    assert on["layers/1/mlp/down_proj"] == on["optimizer/layers/1/mlp/down_proj"] == "gpu:0"
+
+    for wrong, words in {
+        "0F0": "the expert order does not have '0F1'",
+        "1F0": "has '1F0', a stage of device 'gpu:1'",
+        "0F9": "has '0F9', the micro-batches are 0 to 3",
+        "9F0": "has '9F0', the stages are 0 to 3",
+        "F0": "has 'F0', expected a stage",
+        "0F0 0F0": "has '0F0' twice",
+        "0B0 0F0 0F1 0F2 0F3 0B1 0B2 0B3": "the expert order waits for itself",
+    }.items():
+        assert words in place("expert", order=order | {"gpu:0": wrong})
+    assert "ask for method expert" in place("1f1b", order=order)
+    assert "it is for all, expert, gpipe, 1f1b or zb-h1" in place("interleaved")
+    assert "wait for each other" in place("1f1b", device_of=named(LAYERS | {"layers/1/mlp": 0}))
+    assert "no other whose name has that" in place("1f1b", device_of=named(LAYERS | {"layer": 0}))
+    parted = named(LAYERS | {"optimizer/layers/1": 0})
+    assert "which a stage has together" in place("1f1b", device_of=parted)
+    done = run("place", llama[1], *DEVICES, "--expert", stages, "--method", "1f1b")
+    assert "several micro-batches" in done.stderr
+    stages.write_text(json.dumps({**json.loads(stages.read_text()), "order": order}))
+    done = run("place", llama[1], *DEVICES, "--expert", stages, "--method", "expert")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def test_eight_micro_batches_are_faster_than_one_device(run: Run, llama: dict[int, Path]) -> None:
     def step(cluster: str, micro_batches: str) -> int:
         options = ("--cluster", cluster, *DEVICES[2:], "--micro-batches", micro_batches)

@@ -168,10 +168,10 @@ def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> No
 
 
 def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> None:
-    words = "has no option '--sede'; did you mean '--seed'?"
-    assert_refused(run("place", graph, "-c", CLUSTER, "--sede", "3"), f"place {words}")
-    with pytest.raises(baechi.InputError, match="has no option 'sede'; did you mean 'seed'"):
-        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, sede=3)  # type: ignore[call-arg]
+    words = "has no option '--seeed'; did you mean '--seed'?"
+    assert_refused(run("place", graph, "-c", CLUSTER, "--seeed", "3"), f"place {words}")
+    with pytest.raises(baechi.InputError, match="has no option 'seeed'; did you mean 'seed'"):
+        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, seeed=3)  # type: ignore[call-arg]
     assert_refused(
         run("place", graph, "-c", CLUSTER, "--nothing=3"), "'--nothing'; there are --help"
     )

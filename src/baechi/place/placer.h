@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/id.h"
@@ -41,7 +42,10 @@ struct PlaceOptions {
                                // that have no other device left
   bool call_suppliers = true;  // m-ETF, m-SCT; off: the paper to the letter
   std::uint64_t seed = 1;      // for `random`
-  const Placement* expert = nullptr;  // for `expert`
+  const Placement* expert = nullptr;  // for `expert`, and as the stages of named schedules
+  // For `expert`, of a step of micro-batches: what each device runs, in words of in_words() in
+  // place/pipeline/named.h.
+  const IdVector<DeviceId, std::vector<std::string>>* expert_order = nullptr;
   // m-ETF, m-SCT: where operators go while there is room, equal within a colocation group; the rest
   // is as ever: when they start, and where they go when there is none.
   const Placement* home = nullptr;

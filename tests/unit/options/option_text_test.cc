@@ -86,7 +86,7 @@ TEST_CASE("options: one without effect is refused, unless it has its default") {
   CHECK(without_effect(request, kPlaceTakes) == "");
   request.method = "auto";
   CHECK(without_effect(request, kPlaceTakes) ==
-        "expert: it has no effect with method auto: it is for all or expert");
+        "expert: it has no effect with method auto: it is for all, expert, gpipe, 1f1b or zb-h1");
 }
 
 TEST_CASE("options: the command line has the name with dashes, and what switches off") {

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/error.h"
 #include "baechi/base/in_quotes.h"
 #include "baechi/place/allowed_devices.h"
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/equal_layers.h"
 #include "baechi/place/pipeline/expand.h"
+#include "baechi/place/pipeline/expert.h"
 #include "baechi/place/pipeline/items.h"
 #include "baechi/place/pipeline/search.h"
 #include "baechi/place/topological_sequences.h"
@@ -54,6 +56,22 @@ class Planner {
     search_.add_named();
     search_.refine();
     for (const Pipeline& found : search_.best()) judge(found);
+  }
+
+  // One's own stages, in the order of a named schedule or, without one, in one's own.
+  void placed(const NamedSchedule* schedule) {
+    const Division division = as_placed(single_items(), *options_.expert);
+    if (schedule != nullptr) {
+      if (const auto found = search_.named(*schedule, single_items(), division)) offer(*found);
+      return;
+    }
+    const StageGraph graph(single_items(), division, step_.unrolled.micro_batches);
+    Pipeline pipeline{
+        .blocks = &single_items(), .division = division, .rule = {}, .actions = {}, .worth = {}};
+    pipeline.actions = as_ordered(graph, cluster_, *options_.order);
+    if (!Player(cluster_).as_given(graph, pipeline.actions).finished)
+      throw InputError("the expert order waits for itself: no device can go on");
+    offer(pipeline);
   }
 
   void named(const NamedSchedule& schedule, NamedStages stages) {
@@ -160,8 +178,20 @@ PlaceResult place_named(const MicroBatchedStep& step, const pipeline::NamedSched
                         NamedStages stages, const PipelineOptions& options) {
   if (const auto misfit = pipeline::impossible(step)) return *misfit;
   pipeline::Planner planner(step, options);
+  if (options.expert != nullptr && takes_stages(schedule.name) &&
+      stages == NamedStages::kEqualLayers) {
+    planner.placed(&schedule);
+    return planner.take();
+  }
   if (stages == NamedStages::kDivided) planner.divide();
   planner.named(schedule, stages);
+  return planner.take();
+}
+
+PlaceResult place_as_ordered(const MicroBatchedStep& step, const PipelineOptions& options) {
+  if (const auto misfit = pipeline::impossible(step)) return *misfit;
+  pipeline::Planner planner(step, options);
+  planner.placed(nullptr);
   return planner.take();
 }
 
@@ -186,6 +216,13 @@ std::string for_several_only(std::string_view method) {
 
 bool places_in_stages(std::string_view method) {
   return std::ranges::find(step_placers(), method, &StepPlacer::name) != step_placers().end();
+}
+
+bool takes_stages(std::string_view method) {
+  const auto placer = std::ranges::find(step_placers(), method, &StepPlacer::name);
+  return placer != step_placers().end() && placer->schedule != nullptr &&
+         placer->schedule->loop == pipeline::Loop::kOnce &&
+         placer->stages == NamedStages::kEqualLayers;
 }
 
 PlaceResult place_step(const StepPlacer& placer, const MicroBatchedStep& step,

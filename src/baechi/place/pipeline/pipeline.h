@@ -26,6 +26,10 @@ struct MicroBatchedStep {
 struct PipelineOptions {
   std::int64_t work = 3'000'000;  // parts of micro-batches that the search plays
   const CancelFlag* cancel = nullptr;
+  // The stages of a named schedule, instead of those that it would make: operators of the
+  // micro-batch by device. With an order, in words of in_words(), that runs instead.
+  const Placement* expert = nullptr;
+  const IdVector<DeviceId, std::vector<std::string>>* order = nullptr;
 };
 
 // Placement and order of the step's operators, judged by the Execution Simulator. No longer than
@@ -38,6 +42,9 @@ enum class NamedStages : std::uint8_t { kEqualLayers, kDivided };
 PlaceResult place_named(const MicroBatchedStep& step, const pipeline::NamedSchedule& schedule,
                         NamedStages stages, const PipelineOptions& options);
 
+// One's own stages and order: PipelineOptions::expert and order.
+PlaceResult place_as_ordered(const MicroBatchedStep& step, const PipelineOptions& options);
+
 // The methods that place steps of several micro-batches.
 struct StepPlacer {
   std::string_view name;  // on the command line, in Python and in test names
@@ -49,6 +56,8 @@ struct StepPlacer {
 std::span<const StepPlacer> step_placers();  // `pipeline` first
 // Whether it is the name of one of them, which place no step of one micro-batch.
 bool places_in_stages(std::string_view method);
+// Whether it runs a named schedule that has one stage per device, and so over one's own stages.
+bool takes_stages(std::string_view method);
 // What is wrong with that method where a step has one micro-batch, for people.
 std::string for_several_only(std::string_view method);
 PlaceResult place_step(const StepPlacer& placer, const MicroBatchedStep& step,

@@ -151,11 +151,14 @@ constexpr std::array kOptions{
         .field = [](PlanRequest& r) -> OptionField { return &r.place.complete_matching; },
         .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; },
         .command_line = "--no-completion"},
-    PlannerOption{.name = "expert",
-                  .help = "A placement for method expert to follow, and for method all to show",
-                  .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.place.expert; },
-                  .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
+    PlannerOption{
+        .name = "expert",
+        .help =
+            "A placement for method expert to follow, for gpipe, 1f1b and zb-h1 to take as stages, "
+            "and for method all to show",
+        .takers = kPlaceTakes,
+        .field = [](PlanRequest& r) -> OptionField { return &r.place.expert; },
+        .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
     PlannerOption{.name = "robust",
                   .help = "Of the methods' plans, take the one whose worst step is shortest when "
                           "costs are wrong by up to this part",

@@ -21,9 +21,13 @@
 namespace baechi {
 namespace {
 
-bool for_any_step(std::string_view method) { return !places_in_stages(method); }
-bool for_several(std::string_view method) {
-  return method == "auto" || method == "all" || places_in_stages(method);
+bool follows_order(const PlanRequest& request) { return request.place.expert_order != nullptr; }
+bool for_any_step(const PlanRequest& request) {
+  return !places_in_stages(request.method) && !follows_order(request);
+}
+bool for_several(const PlanRequest& request) {
+  return request.method == "auto" || request.method == "all" || places_in_stages(request.method) ||
+         follows_order(request);
 }
 
 constexpr StepMethod kStepMethods[] = {
@@ -234,18 +238,23 @@ StepAnswer place_unrolled(const StepProblem& problem) {
 StepAnswer place_in_stages(const StepProblem& problem) {
   const std::string& method = problem.request.method;
   const MicroBatchedStep step{problem.micro_batch, problem.step, problem.costs};
-  PipelineOptions options{.work = {}, .cancel = problem.request.place.cancel};
+  PipelineOptions options{.work = {},
+                          .cancel = problem.request.place.cancel,
+                          .expert = problem.request.place.expert,
+                          .order = problem.request.place.expert_order};
+  const StepPlacer own{.name = "expert", .summary = "as the user says"};
   options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) *
                                            static_cast<double>(PipelineOptions{}.work));
   const Cluster& cluster = problem.costs.cluster();
   Simulator simulator(problem.costs);
   StepAnswer answer;
-  for (const StepPlacer& placer : step_placers()) {
+  const bool as_ordered = follows_order(problem.request);
+  for (const StepPlacer& placer : as_ordered ? std::span(&own, 1) : step_placers()) {
     if (method != placer.name && method != "all" && (method != "auto" || placer.baseline)) continue;
     MethodOutcome row = row_of(std::string(placer.name));
     std::optional<PlaceResult> result;
     try {
-      result = place_step(placer, step, options);
+      result = as_ordered ? place_as_ordered(step, options) : place_step(placer, step, options);
     } catch (const Cancelled&) {  // anytime: what was found before stays
       if (!answer.placed.has_value()) throw;
       break;

@@ -38,8 +38,7 @@ struct StepAnswer {
 
 struct StepMethod {
   std::string_view name;
-  // Whether a request for `method` asks for it.
-  bool (*asked)(std::string_view method);
+  bool (*asked)(const PlanRequest& request);
   StepAnswer (*run)(const StepProblem& problem);
   bool whole_step = false;  // it looks at every operator of every micro-batch on its own
 };

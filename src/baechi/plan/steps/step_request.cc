@@ -109,6 +109,13 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
     throw OptionError("improvements",
                       "they are kept of plans of one micro-batch without second runs: leave out "
                       "improvements, or micro-batches and recompute");
+  if (request.place.expert_order != nullptr) {
+    if (request.method != "expert")
+      throw OptionError("expert", "it has an order, which method " + request.method +
+                                      " does not follow: ask for method expert");
+    if (numbers.back() == 1)
+      throw OptionError("expert", "its order is one of micro-batches: say how many there are");
+  }
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
     throw OptionError("method", for_several_only(request.method));
   return numbers;
@@ -117,7 +124,8 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
 bool asks_for_steps(const GraphSizes& sizes, const PlanRequest& request) {
   return request.micro_batches.has_value() || request.mini_batch.has_value() ||
          request.recompute != Recompute::kNone || request.residency != AwayChoice::kNone ||
-         sizes.all().size() > 1 || places_in_stages(request.method);
+         sizes.all().size() > 1 || places_in_stages(request.method) ||
+         request.place.expert_order != nullptr;
 }
 
 OpGraph micro_batch_of(const GraphSizes& sizes, const PlanRequest& request,

@@ -73,7 +73,8 @@ void settle(const StepProblem& problem, StepAnswer& answer) {
     row->reason = "its plan fits in no order that a file can tell";
     return;
   }
-  trace = in_runs(problem, *answer.placed, *std::move(trace));
+  if (problem.request.place.expert_order == nullptr)
+    trace = in_runs(problem, *answer.placed, *std::move(trace));
   answer.placed->order = with_sums_behind(
       problem.step, order_of(trace->schedule, problem.step.graph, cluster.num_devices()));
   answer.makespan = trace->schedule.makespan;
@@ -91,12 +92,12 @@ class StepSearch {
         problem_{micro_batch_, step, costs_, request} {}
 
   void run() {
-    const std::string& method = problem_.request.method;
-    const bool large = problem_.step.graph.num_ops() > kMostSearched && method == "auto";
+    const PlanRequest& request = problem_.request;
+    const bool large = problem_.step.graph.num_ops() > kMostSearched && request.method == "auto";
     for (const bool last_resort : {false, true}) {
       for (const StepMethod& each : step_methods()) {
         if (stopped_ || (unplaceable_.has_value() && unplaceable_->proved)) return;
-        if (!each.asked(method) || (large && each.whole_step) != last_resort) continue;
+        if (!each.asked(request) || (large && each.whole_step) != last_resort) continue;
         if (last_resort && best_.has_value()) return;
         run(each, last_resort);
       }
