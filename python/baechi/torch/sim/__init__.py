@@ -18,13 +18,15 @@ simulated, and what is not: docs/reference/torch_sim.md.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from baechi.torch.sim._library import MAX_DEVICES, UNLIMITED, check, library
+from baechi.torch.sim._library import MAX_DEVICES, UNLIMITED, library
 from baechi.torch.sim.settings import (
     Link,
     Settings,
@@ -131,28 +133,19 @@ def device_count() -> int:
 
 def current_device() -> int:
     """Return the number of the current device."""
-    return int(torch._C._accelerator_getDeviceIndex())
+    return torch.accelerator.current_device_index()
 
 
 def set_device(device: _Device) -> None:
     """Make a device the current one of this thread."""
-    torch._C._accelerator_setDeviceIndex(_index(device))
+    torch.accelerator.set_device_index(_index(device))
 
 
-class device:  # noqa: N801
+class device(torch.accelerator.device_index):  # noqa: N801
     """Makes a device the current one for the length of a ``with`` block."""
 
     def __init__(self, device: _Device) -> None:
-        self._index = _index(device) if device is not None else None
-        self._before = 0
-
-    def __enter__(self) -> None:
-        self._before = current_device()
-        if self._index is not None:
-            set_device(self._index)
-
-    def __exit__(self, *_: object) -> None:
-        set_device(self._before)
+        super().__init__(None if device is None else _index(device))
 
 
 def synchronize(device: _Device = None) -> None:
@@ -179,23 +172,9 @@ def set_stream(stream: torch.Stream) -> None:
     torch.accelerator.set_stream(stream)
 
 
-class stream:  # noqa: N801
-    """Makes a stream (or None: nothing) the current one for the length of a ``with`` block."""
-
-    def __init__(self, stream: torch.Stream | None) -> None:
-        self._stream = stream
-        self._before: torch.Stream | None = None
-
-    def __enter__(self) -> None:
-        if self._stream is not None:
-            self._before = current_stream(self._stream.device)
-            self._device = current_device()
-            set_stream(self._stream)
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            set_stream(self._before)
-            set_device(self._device)
+def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
+    """Return what makes a stream (or None: nothing) the current one within a ``with`` block."""
+    return contextlib.nullcontext() if stream is None else stream
 
 
 _STATISTICS = (
@@ -267,10 +246,6 @@ def manual_seed_all(seed: int) -> None:
         library.baechi_sim_seed(index, seed % 2**64)
 
 
-def _generator(device: _Device) -> torch.Generator:
-    return torch._C._get_accelerator_default_generator(_index(device))
-
-
 def get_rng_state(device: _Device = "sim") -> torch.Tensor:
     """Return the state of a device's generator: 16 bytes."""
     return torch.ops.baechi_sim.get_rng_state(_index(device))
@@ -298,7 +273,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 
 def work(duration: float | str, device: _Device = None) -> None:
     """Keep a device's current stream busy for so long: seconds, or text such as ``"2ms"``."""
-    check(library.baechi_sim_work(_index(device), nanoseconds(duration)))
+    torch.ops.baechi_sim.work(_index(device), nanoseconds(duration))
 
 
 def mismatches() -> list[str]:

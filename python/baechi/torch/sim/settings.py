@@ -16,6 +16,7 @@ from baechi.torch.sim._library import (
     MAX_DEVICES,
     MEASURED,
     UNLIMITED,
+    NativeLink,
     NativeSettings,
     library,
 )
@@ -133,8 +134,7 @@ def _host_time(duration: float | str) -> int:
 def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> None:
     if not isinstance(link, Link):
         raise ValueError(f"a link is a sim.Link, such as sim.Link('5us', '10GB/s'), not {link!r}")
-    native.latency_ns[source][target] = link.latency_ns()
-    native.ns_per_byte[source][target] = link.ns_per_byte()
+    native.links[source][target] = NativeLink(link.latency_ns(), link.ns_per_byte())
 
 
 def byte_count(quantity: float | str) -> int:

@@ -47,26 +47,20 @@ void finish_copy(c10::Stream stream, const at::Tensor& host, bool non_blocking) 
     synchronize(stream);
 }
 
-void copy_from_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
-  const int device = target.device().index();
+void copy_from_or_to_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  const bool comes = on_sim(target);
+  const at::Tensor& here = comes ? target : source;
+  const at::Tensor& host = comes ? source : target;
+  TORCH_CHECK(host.device().is_cpu(), "cannot copy from ", source.device(), " to ",
+              target.device());
+  const int device = here.device().index();
   const c10::Stream stream = current_stream(device);
   submit(stream,
-         {.name = "copy from the host",
-          .duration_ns = link_ns(kHost, device, bytes_of(target)),
+         {.name = comes ? "copy from the host" : "copy to the host",
+          .duration_ns = link_ns(comes ? kHost : device, comes ? device : kHost, bytes_of(here)),
           .copy = true},
          copy_task(source, target));
-  finish_copy(stream, source, non_blocking);
-}
-
-void copy_to_host(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
-  const int device = source.device().index();
-  const c10::Stream stream = current_stream(device);
-  submit(stream,
-         {.name = "copy to the host",
-          .duration_ns = link_ns(device, kHost, bytes_of(source)),
-          .copy = true},
-         copy_task(source, target));
-  finish_copy(stream, target, non_blocking);
+  finish_copy(stream, host, non_blocking);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
@@ -78,14 +72,8 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
              copy_task(source, target));
     else
       copy_between_devices(source, target);
-  } else if (on_sim(target)) {
-    TORCH_CHECK(source.device().is_cpu(), "cannot copy from ", source.device(), " to ",
-                target.device());
-    copy_from_host(source, target, non_blocking);
   } else {
-    TORCH_CHECK(target.device().is_cpu(), "cannot copy from ", source.device(), " to ",
-                target.device());
-    copy_to_host(source, target, non_blocking);
+    copy_from_or_to_host(source, target, non_blocking);
   }
   return target;
 }

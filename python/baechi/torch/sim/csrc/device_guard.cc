@@ -39,15 +39,13 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<c10::DeviceIndex>(settings().devices);
   }
 
-#if __has_include(<c10/core/DeviceCapability.h>)  // not in PyTorch 2.9
   c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
-#endif
 
   c10::Stream getStream(c10::Device device) const override {
     return current_stream(checked(device.index()));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return default_stream(checked(device.index()));
+    return stream_of(checked(device.index()), 0);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return pool_stream(checked(device.index()));

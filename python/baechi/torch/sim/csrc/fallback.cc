@@ -8,6 +8,7 @@
 // on values or because a result is no tensor, the host waits and runs the kernel itself.
 #include "fallback.h"
 
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided_native.h>
@@ -34,9 +35,7 @@ bool writes(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-// Runs a kernel, ours or the CPU's, on a copy of its arguments: they live until it has returned
-// (PyTorch before 2.12 takes results that are several of them from the stack after it has destroyed
-// them there), and are there for a second run.
+// Runs a kernel, ours or the CPU's, on a copy of its arguments, which are there for a second run.
 Stack results_of(const c10::OperatorHandle& op, Kernel kernel, const Stack& arguments) {
   Stack stack = arguments;
   const HostKernelScope scope;
@@ -87,6 +86,25 @@ class Call {
     stack.insert(stack.end(), results.begin(), results.end());
     const auto out = c10::Dispatcher::singleton().findSchemaOrThrow(name(), "out");
     out.callBoxed(&stack);
+    finish(std::move(results));
+  }
+
+  // The host waits, and runs the kernel on the same memory.
+  void run_sparse() {
+    const c10::DeviceGuard guard(sim_device(device_));
+    if (settings().asynchronous) synchronize(current_stream(device_));
+    HostAliases aliases;
+    const Stack host = host_arguments(aliases, false);
+    Stack results = results_of(op_, kernel_, host);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const auto alias = aliased_argument(schema_.returns()[i]);
+      results[i] = alias ? argument(*alias)
+                         : map_tensors(results[i],
+                                       [&](const at::Tensor& tensor) { return on_device(tensor); });
+    }
+    for (std::size_t i = 0; i < num_arguments(); ++i)
+      if (writes(schema_.arguments()[i]) && argument(i).isTensor())
+        write_back(argument(i).toTensor(), host[i].toTensor());
     finish(std::move(results));
   }
 
@@ -288,6 +306,26 @@ class Call {
     finish(std::move(results));
   }
 
+  // A copy on the device. It goes through the stream, which may have work to do on its memory.
+  at::Tensor on_device(const at::Tensor& host) const {
+    if (!host.defined()) return host;
+    if (host.is_sparse())
+      return sparse_tensor(on_device(host._indices()), on_device(host._values()), host);
+    at::Tensor copy = empty_like_host(device_, host);
+    launch(name(), device_, bytes_of(host),
+           [source = host, target = HostAliases().of(copy)] { target.copy_(source); });
+    return copy;
+  }
+
+  // Parts of a sparse tensor that was changed in place may be other ones.
+  void write_back(const at::Tensor& tensor, const at::Tensor& host) const {
+    if (!on_sim(tensor) || !tensor.is_sparse()) return;
+    auto* impl = static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    impl->raw_resize_(host.sparse_dim(), host.dense_dim(), host.sizes());
+    impl->set_indices_and_values_unsafe(on_device(host._indices()), on_device(host._values()));
+    impl->set_coalesced(host.is_coalesced());
+  }
+
   // A view shares memory: only its sizes, strides and offset are computed.
   void run_view() {
     const std::size_t base = *aliased_argument(schema_.returns()[0]);
@@ -323,6 +361,8 @@ class Call {
 }  // namespace
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run(); }
+
+void sparse_fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run_sparse(); }
 
 void by_out(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run_by_out(); }
 

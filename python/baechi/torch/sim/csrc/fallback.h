@@ -16,6 +16,9 @@ namespace baechi::sim {
 // By its CPU kernel.
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
+// By its CPU kernel, with a sparse tensor among its arguments or results.
+void sparse_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
 // By `kernel`, with results as the operator's meta function says, or, with `sizes_too`, as the
 // kernel makes them of meta tensors: for operators without such a function.
 void run_by(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, bool sizes_too);

@@ -7,7 +7,6 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
-#include <torch/library.h>
 
 #include <array>
 #include <cstring>
@@ -99,18 +98,6 @@ at::Generator host_generator_for_next_operator(const at::Generator& generator) {
     return [host, seed = drawn->next_seed()]() mutable { host.set_current_seed(seed); };
   });
   return host;
-}
-
-// For torch.sim.get_rng_state and set_rng_state.
-TORCH_LIBRARY(baechi_sim, m) {
-  m.def("get_rng_state(int device) -> Tensor", [](std::int64_t device) {
-    return default_generator(static_cast<int>(device)).get_state();
-  });
-  m.def("set_rng_state(int device, Tensor state) -> ()",
-        [](std::int64_t device, const at::Tensor& state) {
-          at::Generator generator = default_generator(static_cast<int>(device));
-          generator.set_state(state);
-        });
 }
 
 }  // namespace baechi::sim

@@ -5,6 +5,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -28,8 +29,15 @@ std::atomic<std::int64_t> kernels_ns = 0;
 
 }  // namespace
 
+at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values,
+                         const at::Tensor& like) {
+  return at::_sparse_coo_tensor_unsafe(indices, values, like.sizes())
+      ._coalesced_(like.is_coalesced());
+}
+
 at::Tensor HostAliases::of(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
+  if (tensor.is_sparse()) return sparse_tensor(of(tensor._indices()), of(tensor._values()), tensor);
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const c10::Storage* alias = nullptr;
   for (const auto& [known, its_alias] : storages_)

@@ -19,6 +19,10 @@ inline bool on_sim(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
 }
 
+// A sparse tensor of its parts, in other respects like `like`.
+at::Tensor sparse_tensor(const at::Tensor& indices, const at::Tensor& values,
+                         const at::Tensor& like);
+
 // Makes CPU tensors of the same memory, sizes and strides. They own nothing: like a kernel's
 // pointers, they are valid as long as streams and record_stream keep the memory so. Tensors that
 // share a storage get aliases that share one, too.

@@ -56,10 +56,6 @@ std::string in_units(std::int64_t bytes) {
   return out.str();
 }
 
-c10::Stream stream_of(int device, std::int64_t id) {
-  return c10::Stream(c10::Stream::UNSAFE, sim_device(device), id);
-}
-
 void poison(const Block& block) {
   const c10::Stream stream = stream_of(block.device, block.stream);
   Task fill = [p = block.pointer, n = block.bytes] { std::memset(p, 0xFF, n); };
@@ -309,8 +305,7 @@ class SimAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override { reset_counts(device); }
   void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
-  // Without `override`: PyTorch 2.9 does not have it.
-  virtual std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) {
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
     const std::int64_t total = settings().capacity[static_cast<std::size_t>(device)];
     const std::int64_t free = total - memory_statistics(device).active;
     return {static_cast<std::size_t>(free), static_cast<std::size_t>(total)};

@@ -111,10 +111,7 @@ void remember(CallKey key, std::optional<Stack> results) {
 // Of a backend of this kind PyTorch says that its convolutions return contiguous tensors. Their meta
 // function says what CUDA's do; whoever traces (fake tensors) corrects it by the backend.
 bool is_convolution(const c10::OperatorHandle& op) {
-  static constexpr std::array<std::string_view, 4> kNames = {
-      "aten::convolution", "aten::convolution_backward", "aten::convolution_overrideable",
-      "aten::convolution_backward_overrideable"};
-  return std::find(kNames.begin(), kNames.end(), op.schema().name()) != kNames.end();
+  return op.schema().name().rfind("aten::convolution", 0) == 0;
 }
 
 // Their meta functions ask whether the device is CUDA, and take meta tensors for CUDA's. For other

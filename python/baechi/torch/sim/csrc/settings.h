@@ -25,13 +25,15 @@ struct Link {
 
 // How transfers queue on a device; docs/reference/semantics.md defines the three for the whole
 // project.
-enum class Communication { kParallel, kSequential, kDuplex };
+enum class Communication : std::int32_t { kParallel, kSequential, kDuplex };
 
+// Laid out as sim/_library.py declares it to ctypes.
 struct Settings {
-  int devices = 4;
+  std::int32_t devices = 4;
   bool asynchronous = true;    // false: every operation has finished when its call returns
   bool virtual_clock = false;  // true: durations are counted, not waited for
   bool poison = false;         // fill memory with 0xFF when it is allocated and when it is freed
+  bool checked = false;        // compare what kernels return with what their meta functions say
   Communication communication = Communication::kParallel;
   // Every operator takes at least operator_ns + ns_per_byte of its inputs and outputs.
   std::int64_t operator_ns = 0;
@@ -43,8 +45,8 @@ struct Settings {
   // Race mode: before a task a stream sleeps at random, up to so long; 0 switches it off.
   std::int64_t longest_delay_ns = 0;
   std::uint64_t delay_seed = 0;
-  std::array<std::int64_t, kMaxDevices> capacity{};  // bytes
   std::int64_t pinned_capacity = kUnlimited;         // of the host's memory, in bytes
+  std::array<std::int64_t, kMaxDevices> capacity{};  // bytes
   std::array<std::array<Link, kMaxDevices + 1>, kMaxDevices + 1> links{};
 
   Settings() { capacity.fill(kUnlimited); }

@@ -45,8 +45,8 @@ struct Submission {
 };
 
 c10::Device sim_device(int index);
-c10::Stream default_stream(int device);
-c10::Stream pool_stream(int device);  // one of 32 per device, in turn
+c10::Stream stream_of(int device, std::int64_t id);  // the default one has id 0
+c10::Stream pool_stream(int device);                 // one of 32 per device, in turn
 c10::Stream current_stream(int device);
 c10::Stream exchange_current_stream(c10::Stream stream);
 

@@ -6,20 +6,10 @@
 
 #include <chrono>
 #include <exception>
+#include <random>
 #include <utility>
 
 namespace baechi::sim {
-namespace {
-
-// splitmix64: the delays of race mode.
-std::uint64_t next_random(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9E3779B97F4A7C15ULL);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
 
 void DeviceErrors::add(std::string what) {
   const std::lock_guard lock(mutex_);
@@ -67,8 +57,8 @@ void Queue::stop() {
 }
 
 void Queue::work() {
-  std::uint64_t random =
-      settings().delay_seed * 1000003 + static_cast<std::uint64_t>(device_ * kStreams + stream_);
+  std::mt19937_64 random(settings().delay_seed * 1000003 +
+                         static_cast<std::uint64_t>(device_ * kStreams + stream_));
   for (;;) {
     Entry entry;
     {
@@ -81,7 +71,7 @@ void Queue::work() {
     const std::int64_t longest = settings().longest_delay_ns;
     if (longest > 0 && entry.may_be_delayed)
       std::this_thread::sleep_for(
-          std::chrono::nanoseconds(next_random(random) % static_cast<std::uint64_t>(longest)));
+          std::chrono::nanoseconds(random() % static_cast<std::uint64_t>(longest)));
     ++running_;
     run(entry);
     entry = {};
