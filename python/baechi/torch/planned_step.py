@@ -28,7 +28,6 @@ from baechi.torch.devices import (
 )
 from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
-from baechi.torch.program import AGAIN
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
 from baechi.torch.run.mini_batch import (
@@ -37,6 +36,7 @@ from baechi.torch.run.mini_batch import (
     parts_of,
     samples_in,
 )
+from baechi.torch.run.second_runs import AGAIN
 
 _TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
 

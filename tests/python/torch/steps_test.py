@@ -11,11 +11,12 @@ from typing import Any
 import baechi.torch.sim as sim
 import pytest
 import torch
-from baechi.torch.capture.keys import is_backward
+from baechi.torch.capture.keys import is_backward, is_call
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
-from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, peaks, run_again
+from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, peaks
 from baechi.torch.run import executor
+from baechi.torch.run.second_runs import run_again
 from random_graphs import RACE, measured_peaks, own_memory, same
 from torch import Tensor, nn
 
@@ -94,9 +95,15 @@ def roles_of(step: Step) -> Roles:
     return Roles(shared, [i for (kind, _), i in outputs.items() if kind == "gradient"], carried)
 
 
-def placed(step: Step, pick: random.Random, devices: int) -> Calls:
+def placed(step: Step, pick: random.Random, devices: int, twice: bool) -> Calls:
     nodes = [n for n in step.graph.graph.nodes if n.op in ("placeholder", "call_function")]
     device_of = {node: pick.randrange(devices) for node in nodes}
+    if twice:
+        backward = {n for n in nodes if is_backward(n)}
+        forward = [n for n in nodes if is_call(n) and n not in backward]
+        again = pick.sample(forward, len(forward) // 2)
+        twins = run_again(step.graph.graph, again, backward)
+        device_of |= {twin: device_of[first] for first, twin in twins.items()}
     at = {one.name: device_of[n] for one, n in zip(step.inputs, step.placeholders(), strict=True)}
     homes = [at[o.name] if o.kind in ("gradient", "buffer") else None for o in step.outputs]
     return calls_of(step.graph, device_of, promised=homes, names=step.keys)
@@ -128,11 +135,7 @@ def test_captured_steps_train_as_one_device_wherever_their_calls_are(name: str, 
     model, count = MODELS[name]().double(), (1, 2, 3)[seed]
     batches = [(torch.randn(ROWS, 6).double(), torch.randn(ROWS, 3).double()) for _ in range(count)]
     step = capture(model, *batches[0][:1], loss=mean_square, targets=batches[0][1])
-    calls = placed(step, pick, 3)
-    if seed:
-        backward = {n for n in step.graph.graph.nodes if is_backward(n)}
-        nodes = [c.node for c in calls.calls if not c.lazy and c.node not in backward]
-        calls = run_again(calls, pick.sample(nodes, len(nodes) // 2), backward)
+    calls = placed(step, pick, 3, twice=seed > 0)
     parts = in_parts(calls, count, roles_of(step))
     order: list[Any] = [call.node for call in parts.calls.calls]
     pick.shuffle(order)

@@ -7,10 +7,8 @@ from baechi.torch.program.lowering import lower
 from baechi.torch.program.parts import Parts, Roles, in_parts
 from baechi.torch.program.peaks import Peak, peaks
 from baechi.torch.program.programs import Program, parse
-from baechi.torch.program.second_runs import AGAIN, run_again
 
 __all__ = [
-    "AGAIN",
     "HERE",
     "Calls",
     "Free",
@@ -27,5 +25,4 @@ __all__ = [
     "lower",
     "parse",
     "peaks",
-    "run_again",
 ]

@@ -30,9 +30,10 @@ from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
 from baechi.torch.run.graphs import Graph
 from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
-from baechi.torch.run.partition import calls_again, partition
+from baechi.torch.run.partition import backward_of, calls_again, partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
+from baechi.torch.run.second_runs import run_again
 from baechi.torch.where.mode import Aside
 
 _log = logging.getLogger(__name__)
@@ -174,7 +175,8 @@ class _Lowering:
         self.gradients = promised[num_fwd_outputs:]
         again = calls_again(joint.graph, self.placement.again)
         kept = [node for node in again if not is_random(node)]  # states are no activations
-        forward, backward, _ = partition(joint, num_fwd_outputs, kept)
+        run_again(joint.graph, kept, backward_of(joint.graph, num_fwd_outputs))
+        forward, backward, _ = partition(joint, num_fwd_outputs)
         return forward, backward
 
     def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002

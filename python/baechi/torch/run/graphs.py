@@ -23,7 +23,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by, put_away
-from baechi.torch.run.partition import calls_again, partition
+from baechi.torch.run.partition import partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.run.second_derivatives import differentiable
@@ -54,8 +54,7 @@ class Graph:
         self.layouts = [_layout(node.meta["val"]) for node in joint.tangents]
         self.mutated = joint.mutated
         self.is_random = any(is_call(node) and is_random(node) for node in joint.module.graph.nodes)
-        again = calls_again(joint.module.graph, placement.again)
-        cut = partition(joint.module, joint.returned, again)
+        cut = partition(joint.module, joint.returned)
         self.forward_graph, self.backward_graph, read = cut
         self.programs: dict[str, Program] = {}
         self._backwards: dict[tuple[bool, ...], _Backward | None] = {}

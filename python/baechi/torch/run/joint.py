@@ -16,7 +16,9 @@ from baechi.torch.capture.keys import is_call, is_move, is_view, keeps_strides
 from baechi.torch.private import aot_export_joint_with_descriptors
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.marks import mark, promised_by_joint
+from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
+from baechi.torch.run.second_runs import run_again
 
 
 class NotOurs(Exception):
@@ -50,14 +52,16 @@ class Joint:
         self.module: fx.GraphModule = made.graph_module
         self.homes = placement.homes_of(example_inputs)
         mark(self.module.graph, placement, self.homes, placement.weights_in(example_inputs))
-        placeholders = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+        graph = self.module.graph
+        placeholders = graph.find_nodes(op="placeholder")
         self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]
         self.primals = [n for n in placeholders if n not in self.tangents]
-        outputs = self.module.graph.output_node()
-        self.kinds = [_kind(desc) for desc in outputs.meta["desc"]]
-        self.descs = list(outputs.meta["desc"])
-        self.results = list(outputs.args[0])
-        self.returned = len(self.results) - len(self.primals)  # the others are gradients
+        self.descs = list(graph.output_node().meta["desc"])
+        self.kinds = [_kind(desc) for desc in self.descs]
+        self.returned = len(self.descs) - len(self.primals)  # the others are gradients
+        again = calls_again(graph, placement.again)
+        run_again(graph, again, backward_of(graph, self.returned))
+        self.results = list(graph.output_node().args[0])
         self.promised = promised_by_joint(self.module, placement, self.returned)
         self.shown: dict[int, list[fx.Node]] = {}  # outputs that show inputs or others: the views
         self._check(example_inputs)

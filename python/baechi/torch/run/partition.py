@@ -1,31 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A partition: cuts a joint graph in its forward and its backward, which runs some calls again.
-
-The backward reads what the forward has saved. What it would read of a call that runs again, or of a
-view of one, it makes itself, of what that call reads. A random call saves its generator's state for
-its second run.
-"""
+"""A partition: cuts a joint graph in its forward and its backward, and finds what runs again."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import is_backward, is_call, is_random, is_view
-from baechi.torch.program.second_runs import AGAIN, RunFrom, SaveAndRun
+from baechi.torch.capture.keys import base_of, is_backward, is_call, is_view
 from baechi.torch.run.away import KEY
 from baechi.torch.run.undefined import is_tangent
 
-_HERE = torch.device("cpu")  # stands for the device of a call
-_STATE = "a generator's state"  # the value of a node that is one
-
 
 def partition(
-    joint: fx.GraphModule, returned: int, again: Collection[fx.Node] = ()
+    joint: fx.GraphModule, returned: int
 ) -> tuple[fx.GraphModule, fx.GraphModule, list[int]]:
     """Return forward and backward of a marked joint graph, and what the backward reads.
 
@@ -35,106 +25,40 @@ def partition(
     Args:
         joint: Its outputs are what the forward returns, then gradients.
         returned: How many of them the forward returns.
-        again: Calls of the forward that run again in the backward.
 
     """
-    return _Partition(joint, returned, again).result()
+    graph = joint.graph
+    outputs = list(graph.output_node().args[0])
+    behind = backward_of(graph, returned)
+    read = [n for node in graph.nodes if node in behind for n in node.all_input_nodes]
+    read += [n for n in outputs[returned:] if isinstance(n, fx.Node)]
+    kept = dict.fromkeys(n for n in read if n not in behind and n.op != "get_attr")
+    saved = sorted(kept, key=_is_number)
+    given = sorted(kept, key=_is_number, reverse=True)
+    forward, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        if node not in behind and node.op != "output":
+            copies[node] = forward.node_copy(node, copies.__getitem__)
+    forward.output([_made(n, copies) for n in (*outputs[:returned], *saved)])
+    backward, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in given:
+        made[node] = backward.placeholder(node.name)
+        made[node].meta = dict(node.meta)
+    beginning = [n for n in graph.nodes if n.op == "get_attr"]
+    beginning += [n for n in graph.nodes if n.op == "placeholder" and n in behind]
+    for node in (*beginning, *(n for n in graph.nodes if n in behind)):
+        if node not in made:
+            made[node] = backward.node_copy(node, made.__getitem__)
+    backward.output([_made(n, made) for n in outputs[returned:]])
+    for half in (forward, backward):
+        half.eliminate_dead_code()
+    place = {node: i for i, node in enumerate(saved)}
+    read_at = [place[node] for node in given]
+    return fx.GraphModule(joint, forward), fx.GraphModule(joint, backward), read_at
 
 
-class _Partition:
-    def __init__(self, joint: fx.GraphModule, returned: int, again: Collection[fx.Node]) -> None:
-        self.joint, self.again = joint, frozenset(again)
-        outputs = joint.graph.output_node().args[0]
-        self.returned, self.gradients = list(outputs[:returned]), list(outputs[returned:])
-        self.backward = backward_of(joint.graph, returned)
-        self.saved: dict[fx.Node, None] = {}
-        self.twice: dict[fx.Node, None] = {}
-        for node in joint.graph.nodes:
-            if node in self.backward:
-                self.need(node.all_input_nodes)
-        self.need(node for node in self.gradients if isinstance(node, fx.Node))
-        self.saved = dict.fromkeys(sorted(self.saved, key=_is_number))
-        twice = self.twice
-        self.random = [n for n in joint.graph.nodes if n in twice and is_random(n)]
-
-    def need(self, nodes: Collection[fx.Node] | Iterator[fx.Node]) -> None:
-        """Note what is saved, and what runs again, for a reader in the backward."""
-        for node in nodes:
-            if node in self.backward or node.op == "get_attr":
-                continue
-            if not self.is_remade(node):
-                self.saved[node] = None
-            elif node not in self.twice:
-                self.need(node.all_input_nodes)
-                self.twice[node] = None
-
-    def is_remade(self, node: fx.Node) -> bool:
-        """Whether a call runs again, or a node shows what such a call makes."""
-        while node not in self.again and is_view(node):
-            node = node.all_input_nodes[0]
-        return node in self.again
-
-    def result(self) -> tuple[fx.GraphModule, fx.GraphModule, list[int]]:
-        place = {node: i for i, node in enumerate(self.saved)}
-        read = [place[node] for node in self.numbers_first()]
-        read += range(len(self.saved), len(self.saved) + len(self.random))
-        forward, backward = self.forward_graph(), self.backward_graph()
-        return fx.GraphModule(self.joint, forward), fx.GraphModule(self.joint, backward), read
-
-    def numbers_first(self) -> list[fx.Node]:
-        return sorted(self.saved, key=_is_number, reverse=True)
-
-    def forward_graph(self) -> fx.Graph:
-        graph, copies, states = fx.Graph(), dict[fx.Node, fx.Node](), list[fx.Node]()
-        for node in self.joint.graph.nodes:
-            if node in self.backward or node.op == "output":
-                continue
-            copies[node] = copy = graph.node_copy(node, copies.__getitem__)
-            if node in self.random:
-                value, copy.meta["val"] = copy.meta["val"], (copy.meta["val"], _STATE)
-                copy.args, copy.target = (_HERE, *copy.args), SaveAndRun(node.target)
-                state = graph.call_function(operator.getitem, (copy, 1))
-                state.meta["val"] = _STATE
-                states.append(state)
-                copies[node] = graph.call_function(operator.getitem, (copy, 0))
-                copies[node].meta["val"] = value
-        returned = [copies[n] if isinstance(n, fx.Node) else n for n in self.returned]
-        graph.output([*returned, *(copies[node] for node in self.saved), *states])
-        graph.eliminate_dead_code()
-        return graph
-
-    def backward_graph(self) -> fx.Graph:
-        graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
-        for node in self.numbers_first():
-            made[node] = graph.placeholder(node.name)
-            made[node].meta = dict(node.meta)
-        states = {node: graph.placeholder(f"{node.name}_state") for node in self.random}
-        for state in states.values():
-            state.meta["val"] = _STATE
-        for node in self.joint.graph.nodes:
-            if node.op == "get_attr" or (node.op == "placeholder" and node in self.backward):
-                made[node] = graph.node_copy(node)
-
-        def value(node: fx.Node) -> fx.Node:
-            if node not in made:  # it runs again, right before its first reader
-                for read in node.all_input_nodes:
-                    value(read)
-                made[node] = twin = graph.node_copy(node, made.__getitem__)
-                if KEY in node.meta:
-                    twin.meta[KEY] = f"{node.meta[KEY]}@{AGAIN}"
-                if node in states:
-                    twin.args = (_HERE, states[node], *twin.args)
-                    twin.target = RunFrom(node.target)
-            return made[node]
-
-        for node in self.joint.graph.nodes:
-            if node in self.backward and node not in made:
-                for read in node.all_input_nodes:
-                    value(read)
-                made[node] = graph.node_copy(node, made.__getitem__)
-        graph.output([value(n) if isinstance(n, fx.Node) else n for n in self.gradients])
-        graph.eliminate_dead_code()
-        return graph
+def _made(value: Any, copies: dict[fx.Node, fx.Node]) -> Any:
+    return copies[value] if isinstance(value, fx.Node) else value
 
 
 def backward_of(graph: fx.Graph, returned: int) -> set[fx.Node]:
@@ -154,21 +78,29 @@ def backward_of(graph: fx.Graph, returned: int) -> set[fx.Node]:
 def calls_again(graph: fx.Graph, keys: Collection[str]) -> list[fx.Node]:
     """Return the calls of a marked joint graph that run again: by the plan, or by the model.
 
-    The model says so by `torch.utils.checkpoint`, which keeps what others read of a region.
+    The model says so by `torch.utils.checkpoint`, which keeps what others read of a region. What
+    reads a tensor that is changed in place does not run again.
     """
-    found = []
+    found, memo = [], dict[fx.Node, fx.Node]()
+    changes = [n for n in graph.nodes if _changes(n)]
+    changed = {base_of(read, memo) for node in changes for read in node.all_input_nodes}
     for node in graph.nodes:
         region = _region(node)
         planned = node.meta.get(KEY) in keys
-        schema = getattr(node.target, "_schema", None)
-        changes = schema is not None and schema.is_mutable
-        if not is_call(node) or is_backward(node) or changes:
+        if not is_call(node) or is_backward(node) or _changes(node):
+            continue
+        if any(base_of(read, memo) in changed for read in node.all_input_nodes):
             continue
         if not (planned or region is not None):
             continue
         if planned or all(_region(reader) == region for reader in _readers(node)):
             found.append(node)
     return found
+
+
+def _changes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def _is_number(node: fx.Node) -> bool:

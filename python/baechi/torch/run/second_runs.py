@@ -9,120 +9,77 @@ state for it, and leave the generator as it was.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
-from dataclasses import dataclass, replace
+import operator
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import fx
 
-from baechi.torch.capture.keys import is_random
-from baechi.torch.program.calls import Call, Calls, Order
-from baechi.torch.program.instructions import HERE, Run, Slot, mapped, reads_of
+from baechi.torch.capture.keys import is_move, is_random, is_view
+from baechi.torch.run.away import KEY
 
 AGAIN = "again"
+_HERE = torch.device("cpu")  # stands for the device of a call
+_STATE = "a generator's state"  # the value of a node that is one
 
 
-def run_again(calls: Calls, again: Collection[Hashable], backward: Collection[Hashable]) -> Calls:
-    """Have the ``backward`` nodes read second runs of the nodes ``again`` in place of the first.
+def run_again(
+    graph: fx.Graph, again: Collection[fx.Node], backward: Collection[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """Have the nodes of the backward read second runs of some calls; return these by the first.
 
-    A second run's node is ``(node, AGAIN)``. Without an order it comes before its first reader.
+    Each stands before its first reader, with views and moves of it that are read.
     """
-    return _Again(calls, set(again), set(backward)).result()
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    remade = set(again)
+    for node in place:
+        shows = node not in backward and (is_view(node) or is_move(node))
+        if shows and not remade.isdisjoint(node.all_input_nodes):
+            remade.add(node)
+    twins: dict[fx.Node, fx.Node] = {}
+    for reader in [node for node in place if node in backward]:
+        needed, todo = set[fx.Node](), [*reader.all_input_nodes]
+        while todo:
+            node = todo.pop()
+            if node in remade and node not in twins and node not in needed:
+                needed.add(node)
+                todo += node.all_input_nodes
+        with graph.inserting_before(reader):
+            for node in sorted(needed, key=place.__getitem__):
+                twins[node] = _twin(graph, node, twins)
+        reader.args, reader.kwargs = _reading((reader.args, reader.kwargs), twins)
+    for node, twin in twins.items():
+        if is_random(node):
+            _draw_alike(graph, node, twin)
+    return twins
 
 
-class _Again:
-    def __init__(self, calls: Calls, again: set[Hashable], backward: set[Hashable]) -> None:
-        self.calls, self.again, self.backward = calls, again, backward
-        self.maker = {slot.name: call for call in calls.calls for slot in call.run.outs}
-        self.twins: dict[str, Slot] = {}
-        self.made: list[Call] = []
-        self.table = list(calls.table)
-        for node in again:
-            call = next((call for call in calls.calls if call.node == node), None)
-            if call is None or call.view or call.changes or node in backward:
-                raise ValueError(f"{node}: only a forward call that makes memory can run again")
+def _reading(arguments: Any, twins: dict[fx.Node, fx.Node]) -> Any:
+    return fx.map_arg(arguments, lambda node: twins.get(node, node))
 
-    def result(self) -> Calls:
-        for call in self.calls.calls:
-            if call.node in self.backward and not call.lazy:
-                self.made.append(self.reading(call, call.run))
-            elif call.node in self.again and is_random(call.run):
-                self.made.append(self.saving(call))
-            else:
-                self.made.append(call)
-        order = Order()
-        for i, call in enumerate(self.made):
-            again = isinstance(call.node, tuple) and call.node[-1] == AGAIN
-            for slot in reads_of(call.run):
-                if again and slot.storage in order.changer:
-                    raise ValueError(
-                        f"{call.run.name}: what it reads was changed before it runs again"
-                    )
-            if not call.view:
-                after = order.after(call.node, call.run, call.changes)
-                self.made[i] = replace(call, after=tuple(after))
-        return replace(self.calls, calls=self.made, table=self.table)
 
-    def reading(self, call: Call, run: Run) -> Call:
-        """Return a call that reads second runs where there are some."""
+def _twin(graph: fx.Graph, node: fx.Node, twins: dict[fx.Node, fx.Node]) -> fx.Node:
+    args, kwargs = _reading((node.args, node.kwargs), twins)
+    twin = graph.create_node(node.op, node.target, args, kwargs, f"{node.name}_{AGAIN}")
+    twin.meta = {**node.meta, "partitioner_tag": "is_backward"}
+    if KEY in node.meta:
+        twin.meta[KEY] = f"{node.meta[KEY]}@{AGAIN}"
+    return twin
 
-        def told(part: Any) -> Any:
-            return self.twin(part) if isinstance(part, Slot) else part
 
-        run = replace(run, args=mapped(run.args, told), kwargs=mapped(run.kwargs, told))
-        return replace(call, run=run)
-
-    def twin(self, slot: Slot) -> Slot:
-        """Return the slot of a second run, or the slot itself."""
-        if slot.name in self.twins:
-            return self.twins[slot.name]
-        call = self.maker.get(slot.name)
-        if call is None or not self.second(call):
-            return slot
-        twin = self.reading(call, self.drawing(call))
-
-        def renamed(part: Any) -> Any:
-            if not isinstance(part, Slot):
-                return part
-            of = part.of and (self.twins[part.of].name if part.of in self.twins else part.of)
-            self.twins[part.name] = replace(part, name=f"{part.name}.{AGAIN}", of=of)
-            return self.twins[part.name]
-
-        out = mapped(twin.run.out, renamed)
-        again = replace(twin.run, out=out, name=f"{twin.run.name}@{AGAIN}")
-        self.made.append(replace(twin, node=(call.node, AGAIN), run=again, after=()))
-        return self.twins[slot.name]
-
-    def second(self, call: Call) -> bool:
-        """Tell whether a call stands twice: one that is asked to, and what costs nothing of it."""
-        if call.node in self.again:
-            return True
-        reads = reads_of(call.run)
-        return call.lazy and any(self.twin(slot) is not slot for slot in reads)
-
-    def saving(self, call: Call) -> Call:
-        """Return a random call that gives its generator's state, too."""
-        state = self.state(call)
-        run = call.run
-        target = self.function(SaveAndRun(run.target))
-        return replace(
-            call, run=replace(run, target=target, args=(HERE, *run.args), out=(run.out, state))
-        )
-
-    def drawing(self, call: Call) -> Run:
-        """Return the second run of a call, from the state of the first if it is random."""
-        run = call.run
-        if not is_random(run):
-            return run
-        target = self.function(RunFrom(run.target))
-        return replace(run, target=target, args=(HERE, self.state(call), *run.args))
-
-    def state(self, call: Call) -> Slot:
-        return Slot(f"{call.run.outs[0].name}.state")
-
-    def function(self, made: Any) -> Any:
-        self.table.append(made)
-        return made
+def _draw_alike(graph: fx.Graph, node: fx.Node, twin: fx.Node) -> None:
+    """Have a random call give its generator's state, too, and its second run begin with that."""
+    with graph.inserting_after(node):
+        state = graph.call_function(operator.getitem, (node, 1))
+        result = graph.call_function(operator.getitem, (node, 0))
+    node.replace_all_uses_with(result, delete_user_cb=lambda user: user not in (state, result))
+    result.meta = {name: value for name, value in node.meta.items() if name != KEY}
+    state.meta["val"] = _STATE
+    node.meta["val"] = node.meta["val"], _STATE
+    node.target, node.args = SaveAndRun(node.target), (_HERE, *node.args)
+    twin.target, twin.args = RunFrom(twin.target), (_HERE, state, *twin.args)
 
 
 @dataclass(frozen=True, eq=False)

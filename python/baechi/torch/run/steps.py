@@ -22,16 +22,7 @@ from torch import fx, nn
 from baechi._core import InputError
 from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import LossOf, call_arguments
-from baechi.torch.program import (
-    AGAIN,
-    Parts,
-    Program,
-    Roles,
-    calls_of,
-    in_parts,
-    lower,
-    run_again,
-)
+from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
 from baechi.torch.run import executor
 from baechi.torch.run.away import tensors_of
 from baechi.torch.run.backend import weakly
@@ -40,7 +31,6 @@ from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, NotOurs
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
-from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.where.hooks import batch_on
@@ -305,10 +295,7 @@ class Steps:
                 promised=self._promised(joint),
                 names=found.names,
             )
-            names: dict[Any, str] = dict(found.names)
-            if again := calls_again(joint.module.graph, placement.again):
-                calls = run_again(calls, again, backward_of(joint.module.graph, joint.returned))
-                names |= {(node, AGAIN): f"{names[node]}@{AGAIN}" for node in again}
+            names = found.names
             roles = Roles(shared - set(carried), gradients, carried)
             parts = in_parts(calls, count, roles, existing=existing)
             order = placement.order_of_parts(names, count)
