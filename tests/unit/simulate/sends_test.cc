@@ -7,10 +7,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "baechi/base/random.h"
 #include "baechi/bounds/lower_bounds.h"
+#include "baechi/plan/planner.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/critical_path.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -184,6 +186,31 @@ TEST_CASE("sends that block: 300 random pipelines replay as the naive way, to th
   }
   CHECK(counts.compared == 300);
   CHECK(counts.longer > 150);
+}
+
+TEST_CASE("sends that block: what auto plans replays as the naive way, and beats no bound") {
+  std::size_t planned = 0, sent = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0xb10c2);
+    const OpGraph graph = random_dag(seed, varied_limits(random));
+    const Cluster cluster = whose_sends_block(varied_cluster(seed, random).spec());
+    const CostModel costs(graph, cluster);
+    PlanRequest request;
+    request.budget = 0.005;
+    const PlanResult result = make_plan(costs, request);
+    const Plan* plan = std::get_if<Plan>(&result);
+    if (plan == nullptr) continue;
+    REQUIRE(first_fault(graph, cluster, plan->schedule) == "");
+    const std::optional<Trace> naive = naive_simulate(costs, placed_graph_of(*plan, graph));
+    REQUIRE(naive.has_value());
+    REQUIRE(naive->schedule == plan->schedule);
+    for (const NamedBound& bound : plan->bounds) REQUIRE(bound.value <= plan->makespan());
+    ++planned;
+    sent += plan->schedule.transfers.size();
+  }
+  CHECK(planned > 20);
+  CHECK(sent > 60);
 }
 
 }  // namespace
