@@ -210,7 +210,9 @@ TEST_CASE("bubbles: on random steps every idle moment has one cause") {
                                             .group_chance = seed % 3 == 0 ? 0.3 : 0.0,
                                             .backward_chance = 0.5});
     const Unrolled step = unroll(graph, 2 + seed % 4);
-    const Cluster cluster = random_cluster(seed, Bytes(seed % 2 == 0 ? 100 : 1'000'000));
+    ClusterSpec spec = random_cluster(seed, Bytes(seed % 2 == 0 ? 100 : 1'000'000)).spec();
+    if (seed % 3 == 1) spec.sends = Sends::kBlocking;
+    const Cluster cluster(std::move(spec));
     const CostModel costs(step.graph, cluster);
     Random random(seed);
     const std::optional<Placement> placement = random_placement(costs, random);
@@ -220,6 +222,12 @@ TEST_CASE("bubbles: on random steps every idle moment has one cause") {
     const Schedule schedule = simulate(costs, placed).schedule;
     const auto told = find_bubbles(step, cluster, schedule);
     check_exact(step, cluster, schedule, told);
+    IdVector<DeviceId, Time> sending(cluster.num_devices());
+    for (const Transfer& transfer : schedule.transfers)
+      sending[transfer.from] += transfer.end - transfer.start;
+    for (const DeviceId device : cluster.devices())
+      if (cluster.sends_block())
+        REQUIRE(told[device].of(BubbleCause::kTransfers) >= sending[device]);
     for (const DeviceBubbles& device : told)
       for (std::size_t cause = 0; cause < seen.size(); ++cause)
         seen[cause] += device.total[cause] > Time(0);

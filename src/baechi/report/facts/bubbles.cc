@@ -55,6 +55,7 @@ class Pipeline {
     find_latest();
   }
 
+  bool sends_block() const { return cluster_.sends_block(); }
   bool runs(OpId op) const { return duration(op) > Time(0) && step_.micro_batch(op).has_value(); }
   bool backward(OpId op) const { return graph_[op].backward; }
   const OpSlot& slot(OpId op) const { return schedule_.slots[op]; }
@@ -147,6 +148,7 @@ class Idle {
         order_(order),
         curve_(curve),
         capacity_(capacity) {
+    if (pipeline.sends_block()) find_sends(device);
     find_phases(device);
     find_ready();
   }
@@ -166,6 +168,12 @@ class Idle {
   struct Span {
     Time start, end;
   };
+
+  void find_sends(DeviceId device) {
+    for (const Transfer& transfer : schedule_.transfers)
+      if (transfer.from == device) sends_.push_back({transfer.requested, transfer.end});
+    std::ranges::sort(sends_, {}, &Span::end);
+  }
 
   void find_phases(DeviceId device) {
     std::optional<OpId> first, last;
@@ -218,7 +226,15 @@ class Idle {
   Time ready(std::size_t place) const { return waits_.last_input[order_[place]].ready; }
 
   // A gap before the operator at `next`, or behind all of them.
-  void split(Span gap, std::optional<std::size_t> next) {
+  void split(const Span& gap, std::optional<std::size_t> next) {
+    std::vector<Bubble> sending;
+    const std::vector<Span> rest = without(gap, sends_, BubbleCause::kTransfers, sending);
+    for (const Bubble& part : sending) add({part.start, part.end}, part.cause);
+    for (const Span& other : rest) idle(other, next);
+  }
+
+  // What it does not send in.
+  void idle(Span gap, std::optional<std::size_t> next) {
     if (!drained_.has_value()) return add(gap, BubbleCause::kImbalance);
     std::vector<Bubble> parts;
     if (next.has_value()) {
@@ -315,6 +331,7 @@ class Idle {
   const Bytes capacity_;
 
   std::optional<Time> drained_;  // when its last operator of a micro-batch has ended, if it has one
+  std::vector<Span> sends_;      // that block
   std::vector<Span> fills_, drains_;  // in the order of time, those of one kind apart
   std::vector<std::optional<std::size_t>> ready_behind_;
   std::vector<Time> pass_end_;

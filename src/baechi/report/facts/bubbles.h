@@ -23,7 +23,7 @@ enum class BubbleCause : std::uint8_t {
   kFill,       // the first micro-batch is still on its way to the device, or back to it
   kDrain,      // the last micro-batch is on its way back, or has left
   kImbalance,  // what it runs next is being computed elsewhere
-  kTransfers,  // ... is on its way, or waits for its turn in a queue
+  kTransfers,  // ... is on its way, or waits for its turn in a queue; or it sends, and that blocks
   kMemory,     // something else is ready, but there is no room for it
 };
 inline constexpr std::array<std::string_view, 5> kBubbleCauses{"fill", "drain", "imbalance",
