@@ -37,6 +37,16 @@ def briefly(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def kind_and_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def _without_inner(frames: TracebackType | None) -> TracebackType | None:
     """Return a traceback without the frames of this package and of the frameworks."""
     kept = []

@@ -16,7 +16,7 @@ from baechi.presets import STORE
 from baechi.torch.where.homes import plain_parts
 
 _WITHOUT_ACCELERATOR = ("cpu", "meta")
-_ENDLESS = 1 << 50  # bytes of a device that has no limit, as simulated ones may have none
+ENDLESS = 1 << 50  # bytes of a device that has no limit, as simulated ones may have none
 
 
 def accelerators() -> list[torch.device]:
@@ -137,13 +137,14 @@ def with_what_is_here(
     parts = [part.strip() for part in line.split("+")]
     if not {"auto", STORE} & {*parts}:
         return line
-    here = {STORE: f"1xhost:{_memory_here()}B"}
+    here = {STORE: f"1xhost:{memory_here()}B"}
     if "auto" in parts:
         here["auto"] = detected_line(model, given)
     return Cluster("+".join(here.get(part, part) for part in parts))
 
 
-def _memory_here() -> int:
+def memory_here() -> int:
+    """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -180,17 +181,17 @@ def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
         for t in plain_parts(whole)
         if t.device == device
     }
-    return min(int(free), _ENDLESS) + sum(storages.values())
+    return min(int(free), ENDLESS) + sum(storages.values())
 
 
 def warn_of_small(cluster: Cluster, devices: Mapping[str, torch.device]) -> None:
     """Warn where an accelerator has less memory than the cluster says."""
     for device in cluster.devices:
         real = devices[device.name]
-        if device.kind == STORE and device.capacity > _memory_here():
+        if device.kind == STORE and device.capacity > memory_here():
             warnings.warn(
                 f"cluster: {device.name} has {device.capacity} bytes, and this machine "
-                f"{_memory_here()}: what is away may be swapped out, which takes far longer",
+                f"{memory_here()}: what is away may be swapped out, which takes far longer",
                 stacklevel=3,
             )
         if real.type in _WITHOUT_ACCELERATOR:

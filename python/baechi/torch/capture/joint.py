@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
+from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf
 from baechi.torch.capture.recorder import record
@@ -66,9 +67,9 @@ def flags() -> dict[str, Any]:
     }
 
 
-def _of_loss(error: Exception | None) -> bool:
+def _of_loss(error: Exception) -> bool:
     """Whether an error comes from the loss."""
-    frames = traceback.walk_tb(None if error is None else error.__traceback__)
+    frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is LossOf.of.__code__ for frame, _ in frames)
 
 
@@ -89,15 +90,15 @@ def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -
             raise
         except Exception as error:
             failed = error if has_values else failed or error
+    assert failed is not None  # no way has worked
+    said = kind_and_line(failed)
     if has_values:
         if _of_loss(failed):
             name = type(whole.model).__name__
-            raise InputError(
-                f"loss: it failed with what {name} returns: {_said(failed)}"
-            ) from failed
-        raise InputError(f"model: it does not run on the example: {_said(failed)}") from failed
+            raise InputError(f"loss: it failed with what {name} returns: {said}") from failed
+        raise InputError(f"model: it does not run on the example: {said}") from failed
     raise InputError(
-        f"model: its shapes alone do not decide what it does: {_said(failed)}; give it, and the "
+        f"model: its shapes alone do not decide what it does: {said}; give it, and the "
         "example, with values"
     ) from failed
 
@@ -108,11 +109,6 @@ def _check_sizes(graph: fx.GraphModule) -> None:
             sizes = value.size() if isinstance(value, torch.Tensor) else ()
             if not all(isinstance(size, int) for size in sizes):
                 raise ValueError(f"{node.target} gives a tensor whose size its values decide")
-
-
-def _said(error: Exception | None) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _has_values(whole: nn.Module, example: tuple[Any, ...]) -> bool:

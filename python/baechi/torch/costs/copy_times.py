@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -11,7 +10,7 @@ import torch
 
 from baechi._core import InputError
 from baechi.calibrate import Device
-from baechi.torch.devices import accelerators, usable
+from baechi.torch.devices import ENDLESS, accelerators, memory_here, usable
 
 
 def copies(names: Sequence[str]) -> TorchCopies:
@@ -26,9 +25,9 @@ def copies(names: Sequence[str]) -> TorchCopies:
 
 def _capacity(device: torch.device) -> int:
     if device.type == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return memory_here()
     _, total = getattr(torch, device.type).mem_get_info(device)
-    return min(int(total), 1 << 50)  # devices without a limit: a PiB
+    return min(int(total), ENDLESS)
 
 
 class TorchCopies:

@@ -9,23 +9,13 @@ import torch
 from torch import fx
 
 from baechi.torch.capture.keys import name_of
+from baechi.torch.capture.loss import tensors_in
 
 
 def given(node: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call, with a tensor that has only a shape for every tensor."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     return tuple(args), dict(kwargs)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested arguments."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    return []
 
 
 def traffic_of(node: fx.Node) -> int:

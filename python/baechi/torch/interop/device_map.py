@@ -25,7 +25,7 @@ from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.costs.signatures import signature_of
-from baechi.torch.devices import detected_cluster
+from baechi.torch.devices import ENDLESS, detected_cluster
 from baechi.torch.graph.graph import StepGraph, graph_of, source_of
 from baechi.torch.planned_step import homes_of
 from baechi.torch.request import check_called_with, check_model
@@ -36,7 +36,6 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 
 _DISK = "disk"
 _SLOWER = 1000  # times, than the CPU; what goes there is only what must
-_ENDLESS = 1 << 50  # bytes of a disk whose size is not given
 _ORDER = "program"  # hooks run the model's own code, which comes to its modules in that order
 _NAMED = 5  # modules that a warning names
 
@@ -208,7 +207,7 @@ def device_map(
     try:
         plan = place_graph(graph.graph, cluster, budget=budget, bounds=False, order=_ORDER)
     except DoesNotFit as reason:
-        room = amount_of((max_memory or {}).get(_DISK, _ENDLESS), _DISK)
+        room = amount_of((max_memory or {}).get(_DISK, ENDLESS), _DISK)
         needs = _largest_need(step, costs, units)
         plan = _with_disk(graph, needs, cluster, room, budget, reason)
         keys = [*keys, _DISK]

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from baechi._core import Graph, InputError
-from baechi.brief_errors import briefly
+from baechi.brief_errors import briefly, first_line
 from baechi.torch.capture.keys import keys_of
 from baechi.torch.capture.step import Input, Output, Step
 from baechi.torch.costs.roofline import estimated
@@ -60,7 +60,7 @@ def load_pt2(
     except OSError as error:
         raise InputError(f"{path}: cannot open: {error.strerror or error}") from None
     except Exception as error:  # PyTorch's reader raises whatever the bytes lead it to
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error) or type(error).__name__
         raise InputError(f"{path}: no program of torch.export: {reason}") from error
     return graph_of_program(program, costs, dimensions=dimensions)
 

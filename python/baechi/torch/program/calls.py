@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from baechi.torch.capture.keys import is_move, is_random, keeps_strides
+from baechi.torch.capture.loss import tensors_in
 from baechi.torch.program.instructions import (
     HERE,
     HOST,
@@ -167,7 +168,7 @@ class _Reader:
             device = _one_device(node, changed)
         elif view:
             device = next(slot.device for slot in reads if slot.device is not None)
-        elif _tensors(value) or (value is None and node in self.device_of):
+        elif any(True for _ in tensors_in(value)) or (value is None and node in self.device_of):
             device = self.device(node)
         elif value is None:  # an assertion
             device = next((slot.device for slot in reads if slot.device is not None), HOST)
@@ -243,7 +244,7 @@ class _Reader:
                 yield from slots_in(args[i] if i < len(args) else kwargs.get(argument.name))
 
     def is_view(self, value: Any, reads: list[Slot]) -> bool:
-        shown = [self.storages.get(address) for address in map(_address, _tensors(value))]
+        shown = [self.storages.get(address) for address in map(_address, tensors_in(value))]
         tensors = [slot for slot in reads if slot.device is not None]
         if not shown or len(tensors) != 1:
             return False
@@ -319,12 +320,6 @@ def _one_device(node: fx.Node, changed: list[Slot]) -> int:
     if len(devices) > 1 or None in devices:
         raise ValueError(f"{node.name}: changes tensors of several devices in place")
     return next(device for device in devices if device is not None)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, list | tuple):
-        return [tensor for part in value for tensor in _tensors(part)]
-    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def _address(value: torch.Tensor) -> int:

@@ -18,6 +18,11 @@ from baechi.torch.program.programs import Program
 GRANULE = 512  # of which allocators give whole ones
 
 
+def whole(size: int) -> int:
+    """Return what an allocator takes for so many bytes."""
+    return -(-size // GRANULE) * GRANULE
+
+
 class Peak(NamedTuple):
     """So many bytes, while this is done: a call's name, or what is sent."""
 

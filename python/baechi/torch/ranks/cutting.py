@@ -8,53 +8,17 @@ of two ranks are asked for in the order in which they are sent, as transports wi
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-import torch
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
 
 from baechi._core import InputError
 from baechi.torch.program import Free, Program, Run, Send, Slot, Wait
 from baechi.torch.program.instructions import HOST, Instruction, mapped, reads_of, slots_in
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.transport import Message, Transport
 
 EVERYWHERE = -2  # of a value that every rank has: what it is called with, and numbers
-
-
-@dataclass(frozen=True)
-class Message:
-    """A tensor that goes from one rank to another."""
-
-    slot: Slot  # what is sent
-    source: int
-    target: int
-
-    @functools.cached_property
-    def strides(self) -> tuple[int, ...]:
-        """The strides of a copy on another device: those that were traced, without gaps."""
-        like = self.slot.like
-        shown = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
-        return tuple(torch.empty_like(shown).stride())
-
-    def __str__(self) -> str:
-        return f"{self.slot!r} from rank {self.source} to rank {self.target}"
-
-
-class Transport(Protocol):
-    """What a rank's program calls, with the numbers of messages."""
-
-    def send(self, tensor: torch.Tensor, number: int) -> None:
-        """Begin to send."""
-
-    def expect(self, number: int) -> None:
-        """Ask for a message."""
-
-    def take(self, number: int) -> torch.Tensor:
-        """Return what was asked for, once it is there."""
-
-    def gone(self, number: int) -> None:
-        """Wait until a message has left, so that its memory may be changed."""
 
 
 @dataclass
@@ -63,31 +27,21 @@ class Part:
 
     program: Program
     inputs: list[int]  # the places of its inputs among those of the whole
-    messages: list[Message] = field(default_factory=list)
+    transport: Transport
 
 
-def part_of(
-    program: Program,
-    rank: int,
-    everywhere: Collection[str],
-    transport: Callable[[list[Message]], Transport],
-) -> Part:
+def part_of(program: Program, rank: int, everywhere: Collection[str], processes: Processes) -> Part:
     """Return a rank's part; ``everywhere`` are the inputs that all ranks have."""
-    return _Cut(program, rank, set(everywhere), transport).part()
+    return _Cut(program, rank, set(everywhere), processes).part()
 
 
 class _Cut:
     def __init__(
-        self,
-        program: Program,
-        rank: int,
-        everywhere: set[str],
-        transport: Callable[[list[Message]], Transport],
+        self, program: Program, rank: int, everywhere: set[str], processes: Processes
     ) -> None:
         self.program, self.rank = program, rank
         self.messages: list[Message] = []
-        self.transport = transport(self.messages)
-        made = self.transport
+        self.transport = made = Transport(processes, self.messages)
         self.send_, self.expect, self.take, self.gone = made.send, made.expect, made.take, made.gone
         self.table = (*program.table, self.send_, self.expect, self.take, self.gone)
         self.where: dict[str, int] = {}  # the rank that has a value
@@ -116,7 +70,7 @@ class _Cut:
             (self.local(slot), i) for slot, i in self.program.constants if self.is_here(slot)
         )
         made = Program(1, inputs, constants, tuple(self.code), outputs, self.table)
-        return Part(made, there, self.messages)
+        return Part(made, there, self.transport)
 
     def is_here(self, slot: Slot) -> bool:
         return self.where[slot.name] in (EVERYWHERE, self.rank)

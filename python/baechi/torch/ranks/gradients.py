@@ -8,7 +8,7 @@ Whatever else is computed from gradients would miss them, so that is an error.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from baechi._core import InputError
+from baechi.torch.capture.loss import tensors_in
 
 _SHOWN = frozenset(  # what it is, whatever its values are
     {"shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf"}
@@ -50,7 +51,7 @@ class ElsewhereGradient(torch.Tensor):
                 return first
             if in_place and isinstance(first, (list, tuple)):
                 return func(*_without(args), **(kwargs or {}))
-        found = next(t for t in _flat((args, kwargs)) if isinstance(t, cls))
+        found = next(t for t in tensors_in((args, kwargs)) if isinstance(t, cls))
         raise InputError(
             f"{name}: the gradient of {found.weight_name!r} is on rank {found.owner}, so that this "
             "would be of a part of the gradients and differ between ranks; "
@@ -72,16 +73,6 @@ def _without(args: Sequence[Any]) -> list[Any]:
         return value
 
     return [kept(value) for value in args]
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if not isinstance(value, (list, tuple)):
-        yield value
-        return
-    for each in value:
-        yield from _flat(each)
 
 
 def stand_for_gradients(away: Mapping[str, tuple[torch.Tensor, int]]) -> None:

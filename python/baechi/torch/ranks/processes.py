@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -91,9 +91,16 @@ class Processes:
 
     # What all have to agree on.
 
-    def agreeing(self, what: str) -> _Agreeing:
+    @contextlib.contextmanager
+    def agreeing(self, what: str) -> Iterator[dict[str, str]]:
         """Do what all ranks do, and go on behind it if all could and found the same facts."""
-        return _Agreeing(self, what)
+        facts: dict[str, str] = {}
+        try:
+            yield facts
+        except Exception as error:
+            self.agree(what, facts, error)
+            raise
+        self.agree(what, facts, None)
 
     def agree(self, what: str, facts: dict[str, str], error: BaseException | None) -> None:
         """Raise on every rank unless all can do something, and know the same."""
@@ -166,19 +173,6 @@ class Processes:
         self.group = None  # the last who holds it closes its connections
         if self._has_begun:
             distributed.destroy_process_group()
-
-
-class _Agreeing:
-    def __init__(self, processes: Processes, what: str) -> None:
-        self.processes, self.what = processes, what
-        self.facts: dict[str, str] = {}
-
-    def __enter__(self) -> dict[str, str]:
-        return self.facts
-
-    def __exit__(self, kind: Any, error: BaseException | None, frames: Any) -> None:
-        if error is None or isinstance(error, Exception):
-            self.processes.agree(self.what, self.facts, error)
 
 
 _known: list[Processes] = []

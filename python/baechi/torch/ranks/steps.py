@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +12,11 @@ import torch
 from baechi._core import InputError
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.program import Parts, Program
-from baechi.torch.program.peaks import GRANULE, walk
-from baechi.torch.ranks.cutting import Part, part_of
+from baechi.torch.program.peaks import walk, whole
+from baechi.torch.ranks.cutting import part_of
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.gradients import ElsewhereGradient, stand_for_gradients
 from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.values import facts_of
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
@@ -86,9 +86,10 @@ class RankSteps(Steps):
                     if processes.failed:
                         raise
                     error = failed
-                part.transport.finish()
+                transport = part.part.transport
+                transport.finish()
                 self.last = [*self.last, part]
-                sent = [m.slot.dense for m in part.part.messages if m.source == processes.rank]
+                sent = [m.slot.dense for m in transport.messages if m.source == processes.rank]
                 self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
 
@@ -115,7 +116,7 @@ class RankSteps(Steps):
             held = self.batch
             for i, tensor in weights.tensors.items():
                 if weights.home_of[i] == rank:
-                    held += -(-tensor.numel() * tensor.element_size() // GRANULE) * GRANULE
+                    held += whole(tensor.numel() * tensor.element_size())
                     held += state(tensor) if tensor.requires_grad else 0
             found.append(held + max(program.peak_of(rank) for program in self.last))
         return found
@@ -193,21 +194,12 @@ class RankProgram:
         self.whole, self.everywhere, self.given = whole, everywhere, given
         self.digest = digest(str(whole))
         self.processes = processes
-        self.part, self.transport = self._part_of(processes.rank)
+        self.part = part_of(whole, processes.rank, everywhere, processes)
         self.run = executor.compile(self.part.program, [processes.device])
-
-    def _part_of(self, rank: int) -> tuple[Part, Transport]:
-        made: list[Transport] = []
-
-        def transport(messages: Any) -> Transport:
-            made.append(Transport(self.processes, messages))
-            return made[0]
-
-        return part_of(self.whole, rank, self.everywhere, transport), made[0]
 
     def peak_of(self, rank: int) -> int:
         """Return the most bytes that a rank's part has beside weights and batch."""
-        part, _ = self._part_of(rank)
+        part = part_of(self.whole, rank, self.everywhere, self.processes)
         (peak,), _ = walk(part.program, resident=self.given)
         return peak.bytes
 
@@ -225,20 +217,12 @@ def _autocast(device: torch.device) -> list[tuple[str, str]]:
     return [(kind, str(torch.get_autocast_dtype(kind))) for kind in on]
 
 
-class _own_random_numbers:  # noqa: N801
-    """Draws of a rank's own, from one number that all draw; what follows is the same on all."""
-
-    def __init__(self, processes: Processes) -> None:
-        self.rank, self.device = processes.rank, processes.device
-
-    def __enter__(self) -> None:
-        seed = int(torch.randint(1 << 48, ()))
-        devices = [] if self.device.type == "cpu" else [self.device]
-        self._kept = torch.random.fork_rng(
-            devices, device_type=devices[0].type if devices else "cuda"
-        )
-        self._kept.__enter__()
-        torch.manual_seed(seed + _SPREAD * self.rank)
-
-    def __exit__(self, *error: Any) -> None:
-        self._kept.__exit__(*error)
+@contextlib.contextmanager
+def _own_random_numbers(processes: Processes) -> Iterator[None]:
+    """Draw a rank's own numbers, from one that all draw; what follows is the same on all."""
+    seed = int(torch.randint(1 << 48, ()))
+    devices = [] if processes.device.type == "cpu" else [processes.device]
+    kind = devices[0].type if devices else "cuda"
+    with torch.random.fork_rng(devices, device_type=kind):
+        torch.manual_seed(seed + _SPREAD * processes.rank)
+        yield

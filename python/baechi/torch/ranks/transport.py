@@ -7,14 +7,35 @@ call here waits but `take`, `gone` and `finish`. What was sent is let go of once
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed
 
-from baechi.torch.ranks.cutting import Message
+from baechi.torch.program import Slot
 from baechi.torch.ranks.processes import Processes
+
+
+@dataclass(frozen=True)
+class Message:
+    """A tensor that goes from one rank to another."""
+
+    slot: Slot  # what is sent
+    source: int
+    target: int
+
+    @functools.cached_property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of a copy on another device: those that were traced, without gaps."""
+        like = self.slot.like
+        shown = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta")
+        return tuple(torch.empty_like(shown).stride())
+
+    def __str__(self) -> str:
+        return f"{self.slot!r} from rank {self.source} to rank {self.target}"
 
 
 class Transport:

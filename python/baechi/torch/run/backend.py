@@ -23,6 +23,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.keys import is_random
 from baechi.torch.program import Program
 from baechi.torch.run import executor
@@ -110,8 +111,8 @@ class Backend:
             try:
                 return aside(make(frame, graph, example_inputs))
             except Exception as error:
-                frame.programs = {}
-                frame.theirs, frame.eager = frame.eager or first_line(error), first_line(error)
+                frame.programs, said = {}, kind_and_line(error)
+                frame.theirs, frame.eager = frame.eager or said, said
                 _log.debug("a graph of %d nodes: %s", frame.calls, make.__name__, exc_info=True)
         return eagerly(graph)
 
@@ -256,9 +257,3 @@ def aside(run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*args)
 
     return called
-
-
-def first_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of what it says."""
-    text = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {text[0]}"

@@ -16,7 +16,7 @@ from baechi.torch.capture.step import LOSS, Step, bytes_of
 from baechi.torch.graph.optimizers import Updates
 from baechi.torch.program import Program
 from baechi.torch.program.parts import GRADIENT
-from baechi.torch.program.peaks import GRANULE, walk
+from baechi.torch.program.peaks import GRANULE, walk, whole
 from baechi.torch.where.homes import named_tensors, plain_parts
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CallWalk:
         for slot in kept:
             place = -1 if slot.device is None else slot.device
             if place >= 0 and slot.of is None and slot.name not in names:
-                later[place] += _whole(slot.bytes)
+                later[place] += whole(slot.bytes)
         return cls(graph.programs["forward"], backward, frozenset(names), batch, tuple(later))
 
 
@@ -115,7 +115,7 @@ def peak_of_loss(step: Step) -> int:
     change = [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):
         if node in step.keys and step.path_of(node) == LOSS:
-            size = _whole(bytes_of(node))
+            size = whole(bytes_of(node))
             change[i] += size
             change[until.get(node, i) + 1] -= size
     return max(itertools.accumulate(change))
@@ -147,11 +147,11 @@ def resident(
         if place is None or id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        found[place] += sum(_whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
+        found[place] += sum(whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
         if tensor.requires_grad:
-            found[place] += sum(map(_whole, updates.kept(tensor)))
-            gradient = _whole(tensor.numel() * tensor.element_size())
-            taken[place] += gradient + _whole(updates.temporary(tensor))
+            found[place] += sum(map(whole, updates.kept(tensor)))
+            gradient = whole(tensor.numel() * tensor.element_size())
+            taken[place] += gradient + whole(updates.temporary(tensor))
     return found, taken
 
 
@@ -159,9 +159,5 @@ def bytes_on(devices: Sequence[torch.device], tensors: Iterable[torch.Tensor]) -
     """Return what tensors take on each device; those that show one memory take it once."""
     parts = [part for tensor in tensors for part in plain_parts(tensor)]
     memories = {t.untyped_storage().data_ptr(): t for t in parts}.values()
-    sizes = [(t.device, _whole(t.untyped_storage().nbytes())) for t in memories]
+    sizes = [(t.device, whole(t.untyped_storage().nbytes())) for t in memories]
     return tuple(sum(size for where, size in sizes if where == device) for device in devices)
-
-
-def _whole(size: int) -> int:
-    return -(-size // GRANULE) * GRANULE

@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from baechi.brief_errors import first_line
 from baechi.progress import remark
 from baechi.torch.capture.keys import is_random
 from baechi.torch.private import FakeTensorMode, standalone_compile
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot, Wait
 from baechi.torch.program.frees import with_frees
 from baechi.torch.program.instructions import Instruction, mapped, reads_of, slots_in
-from baechi.torch.program.peaks import GRANULE
+from baechi.torch.program.peaks import whole
 
 _LEAST = 2  # calls of a region; of fewer nothing can be fused
 _SMALL = 8  # calls: the end of a module is no end of so few
@@ -73,7 +74,7 @@ class Region:
                     stack.enter_context(torch.autocast(kind, enabled=False))
                 made = standalone_compile(graph, given, dynamic_shapes="from_example_inputs")
         except Exception as error:
-            said = (str(error).strip().splitlines() or [""])[0]
+            said = first_line(error)
             remark(f"compile: {self.runs[0].name} and what follows it run one by one: {said}")
             return graph
         return _Checked(made, graph, [_layout(slot.like) for slot in self.outs])
@@ -259,8 +260,8 @@ def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
     for i, run in enumerate(runs):
         for slot in run.outs:
             if slot.of is None and slot.name not in results:
-                now += _whole(slot)
-                ends[last[slot.name]] += _whole(slot)
+                now += whole(slot.bytes)
+                ends[last[slot.name]] += whole(slot.bytes)
         most = max(most, now)
         now -= ends[i]
     return most
@@ -269,7 +270,3 @@ def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
 def _touched(run: Run) -> Iterator[Slot]:
     yield from reads_of(run)
     yield from run.outs
-
-
-def _whole(slot: Slot) -> int:
-    return -(-slot.bytes // GRANULE) * GRANULE

@@ -20,6 +20,7 @@ import torch
 from torch import fx, nn
 
 from baechi._core import InputError
+from baechi.brief_errors import first_line, kind_and_line
 from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import LossOf, call_arguments
 from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
@@ -123,7 +124,7 @@ class Steps:
                 self._compiled(self._classes.word(), args, kwargs, targets)
             return ""
         except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
-            return _first_line(getattr(error, "inner_exception", error))
+            return first_line(getattr(error, "inner_exception", error))
 
     def _why_whole_gradients(self) -> str:
         for name, weight in self.model.named_parameters():
@@ -146,7 +147,7 @@ class Steps:
         except _ByCallsError:
             raise
         except Exception as error:
-            why = f"its graph cannot be made: {type(error).__name__}: {_first_line(error)}"
+            why = f"its graph cannot be made: {kind_and_line(error)}"
             raise _ByCallsError(why) from error
 
         collected = self._collected  # the list alone, not the steps, which hold the model
@@ -347,10 +348,6 @@ def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
 
 def _same(a: Any, b: Any) -> bool:
     return a is b if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) else a == b
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 __all__ = ["NotOurs", "Steps"]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi._core import InputError
+from baechi.brief_errors import first_line
 
 
 class Homes:
@@ -64,8 +65,7 @@ class Homes:
             with torch.inference_mode(mode=False):
                 tensor.data = tensor.data.pin_memory()
         except RuntimeError as error:
-            self._unpinned = True
-            why = str(error).strip().splitlines()[0]
+            self._unpinned, why = True, first_line(error)
             warnings.warn(
                 f"weights on the host are not all in pinned memory: {why}; each of the others is "
                 "copied while nothing else is asked for, at about half the rate",

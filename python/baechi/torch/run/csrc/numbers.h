@@ -39,59 +39,33 @@ inline double floor_mod(double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-inline c10::IValue of_integers(Operation operation, std::int64_t a, std::int64_t b) {
-  switch (operation) {
-    case Operation::kAdd:
-      return a + b;
-    case Operation::kSub:
-      return a - b;
-    case Operation::kMul:
-      return a * b;
-    case Operation::kFloorDiv:
-      return floor_div(a, b);
-    case Operation::kMod:
-      return a - floor_div(a, b) * b;
-    case Operation::kNeg:
-      return -a;
-    case Operation::kMax:
-      return std::max(a, b);
-    case Operation::kMin:
-      return std::min(a, b);
-    default:
-      TORCH_CHECK(false, "not an operation of integers");
-  }
+inline c10::IValue divided(Operation operation, std::int64_t a, std::int64_t b) {
+  const std::int64_t quotient = floor_div(a, b);
+  return operation == Operation::kFloorDiv ? quotient : a - quotient * b;
 }
 
-inline c10::IValue of_floats(Operation operation, double a, double b) {
-  switch (operation) {
-    case Operation::kAdd:
-      return a + b;
-    case Operation::kSub:
-      return a - b;
-    case Operation::kMul:
-      return a * b;
-    case Operation::kFloorDiv:
-      return std::round((a - floor_mod(a, b)) / b);
-    case Operation::kMod:
-      return floor_mod(a, b);
-    case Operation::kTrueDiv:
-      return a / b;
-    case Operation::kNeg:
-      return -a;
-    case Operation::kMax:
-      return std::max(a, b);
-    case Operation::kMin:
-      return std::min(a, b);
-    case Operation::kFloat:
-      return a;
-    default:
-      TORCH_CHECK(false, "not an operation of floats");
-  }
+inline c10::IValue divided(Operation operation, double a, double b) {
+  if (operation == Operation::kTrueDiv) return a / b;
+  const double rest = floor_mod(a, b);
+  return operation == Operation::kFloorDiv ? std::round((a - rest) / b) : rest;
 }
 
 template <class T>
-std::optional<bool> compared(Operation operation, T a, T b) {
+c10::IValue evaluate_as(Operation operation, T a, T b) {
   switch (operation) {
+    case Operation::kAdd:
+      return a + b;
+    case Operation::kSub:
+      return a - b;
+    case Operation::kMul:
+      return a * b;
+    case Operation::kFloorDiv:
+    case Operation::kMod:
+    case Operation::kTrueDiv:
+      TORCH_CHECK(b != 0, "division by zero");
+      return divided(operation, a, b);
+    case Operation::kNeg:
+      return -a;
     case Operation::kEq:
       return a == b;
     case Operation::kNe:
@@ -104,24 +78,23 @@ std::optional<bool> compared(Operation operation, T a, T b) {
       return a > b;
     case Operation::kGe:
       return a >= b;
-    default:
-      return std::nullopt;
+    case Operation::kMax:
+      return std::max(a, b);
+    case Operation::kMin:
+      return std::min(a, b);
+    case Operation::kFloat:
+      return a;
   }
+  TORCH_CHECK(false, "not an operation");
 }
 
 // A unary operation is given its argument twice.
 inline c10::IValue evaluate(Operation operation, const c10::IValue& a, const c10::IValue& b) {
   const c10::Scalar x = a.toScalar(), y = b.toScalar();
-  const bool floats = x.isFloatingPoint() || y.isFloatingPoint();
-  const auto answer = floats ? compared(operation, x.toDouble(), y.toDouble())
-                             : compared(operation, x.toLong(), y.toLong());
-  if (answer) return *answer;
-  const bool divides = operation == Operation::kTrueDiv || operation == Operation::kFloorDiv ||
-                       operation == Operation::kMod;
-  TORCH_CHECK(!divides || y.toDouble() != 0, "division by zero");
-  if (floats || operation == Operation::kTrueDiv || operation == Operation::kFloat)
-    return of_floats(operation, x.toDouble(), y.toDouble());
-  return of_integers(operation, x.toLong(), y.toLong());
+  const bool real = x.isFloatingPoint() || y.isFloatingPoint() ||
+                    operation == Operation::kTrueDiv || operation == Operation::kFloat;
+  return real ? evaluate_as(operation, x.toDouble(), y.toDouble())
+              : evaluate_as(operation, x.toLong(), y.toLong());
 }
 
 }  // namespace baechi::run
