@@ -19,7 +19,7 @@ from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
 from baechi.torch.costs.measured import measured
 from baechi.torch.graph.graph import graph_of
-from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower, peaks
+from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower, walk
 from baechi.torch.run import executor
 from torch import Tensor, fx
 
@@ -110,7 +110,7 @@ def measure(name: str, devices: int, parts: int, budget: str) -> tuple[float, fl
         took = sim.virtual_time() * 1e3
         most = [sim.max_memory_allocated(i) for i in range(devices)]
         del results
-    walked = [peak.bytes for peak in peaks(program)]
+    walked = [peak.bytes for peak in walk(program)[0]]
     return plan.makespan_ns / 1e6, took, [a - b for a, b in zip(most, walked, strict=True)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import baechi.torch.sim as sim
 import pytest
 import torch
-from baechi.torch.program import parse, peaks
+from baechi.torch.program import parse, walk
 from baechi.torch.run import executor
 from random_graphs import measured_peaks, own_memory, random_case
 
@@ -22,7 +22,7 @@ def test_peaks_are_the_allocators_to_the_byte(seed: int, held: bool) -> None:
         run = executor.compile(program, devices)
         run(case.on(devices))  # which copies the constants
         names = [slot.name for slot in program.inputs] if held else []
-        planned = [peak.bytes for peak in peaks(program, own=own, held=names)]
+        planned = [peak.bytes for peak in walk(program, own=own, held=names)[0]]
         measured = measured_peaks(program, run, lambda: case.on(devices), held)
     assert planned == measured
 
@@ -46,15 +46,13 @@ output %b
 
 def test_a_peak_says_where_it_is() -> None:
     program = parse(TEXT)
-    assert peaks(program) == [(1024 + 512 + 2048, "net:mm:0"), (2048 + 4096, "net:relu:0")]
-    assert peaks(program, own={"net:relu:0": 100})[1].bytes == 2048 + 4096 + 100
-    assert peaks(program, inputs=False)[0] == (2048, "net:mm:0")
-    assert peaks(program, granule=1)[0].bytes == 1000 + 512 + 2048
+    assert walk(program)[0] == [(1024 + 512 + 2048, "net:mm:0"), (2048 + 4096, "net:relu:0")]
+    assert walk(program, own={"net:relu:0": 100})[0][1].bytes == 2048 + 4096 + 100
 
 
 def test_an_input_that_the_caller_keeps_stays() -> None:
     text = TEXT.replace("input %x @0 512", "input %x @0 512\ninput %y @0 512\nfree %y")
-    assert peaks(parse(text), held=["y"])[0].bytes == peaks(parse(text))[0].bytes + 512
+    assert walk(parse(text), held=["y"])[0][0].bytes == walk(parse(text))[0][0].bytes + 512
     late = TEXT.replace("wait %v@1 @1", "wait %v@1 @1\n@0 %c @0 4096 = aten.relu.default(%w)  # c")
     late = late.replace("free %w %x", "free %x")
-    assert peaks(parse(late), held=["w"])[0] == (1024 + 4096, "c")
+    assert walk(parse(late), held=["w"])[0][0] == (1024 + 4096, "c")

@@ -14,7 +14,7 @@ import torch
 from baechi.torch.capture.keys import is_backward, is_call
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
-from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, peaks
+from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, walk
 from baechi.torch.run import executor
 from baechi.torch.run.second_runs import run_again
 from random_graphs import RACE, measured_peaks, own_memory, same
@@ -154,4 +154,4 @@ def test_captured_steps_train_as_one_device_wherever_their_calls_are(name: str, 
     with sim.configured(devices=3, asynchronous=False):
         own = own_memory(program, devices, inputs_of(step, parts, model, batches))
         measured = measured_peaks(program, run, lambda: inputs_of(step, parts, model, batches))
-    assert [peak.bytes for peak in peaks(program, own=own)] == measured
+    assert [peak.bytes for peak in walk(program, own=own)[0]] == measured

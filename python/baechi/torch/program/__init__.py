@@ -5,7 +5,7 @@ from baechi.torch.program.calls import Calls, calls_of
 from baechi.torch.program.instructions import HERE, Free, Run, Send, Slot, Wait
 from baechi.torch.program.lowering import lower
 from baechi.torch.program.parts import Parts, Roles, in_parts
-from baechi.torch.program.peaks import Peak, peaks
+from baechi.torch.program.peaks import walk
 from baechi.torch.program.programs import Program, parse
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Calls",
     "Free",
     "Parts",
-    "Peak",
     "Program",
     "Roles",
     "Run",
@@ -24,5 +23,5 @@ __all__ = [
     "in_parts",
     "lower",
     "parse",
-    "peaks",
+    "walk",
 ]

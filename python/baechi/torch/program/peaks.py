@@ -30,36 +30,21 @@ class Peak(NamedTuple):
     at: str
 
 
-def peaks(
-    program: Program,
-    *,
-    own: Mapping[str, int] | None = None,
-    held: Collection[str] = (),
-    inputs: bool = True,
-    granule: int = GRANULE,
-) -> list[Peak]:
-    """Return the peak of each device, from the first instruction to the last; see `walk`."""
-    return walk(program, own=own, held=held, inputs=inputs, granule=granule)[0]
-
-
 def walk(
     program: Program,
     *,
     own: Mapping[str, int] | None = None,
     held: Collection[str] = (),
     resident: Collection[str] = (),
-    inputs: bool = True,
-    granule: int = GRANULE,
 ) -> tuple[list[Peak], list[int]]:
     """Return the peak of each device, and what is left on each behind the last instruction.
 
     ``own`` has what calls hold for themselves while they run, by name. ``held`` are the inputs that
-    the caller keeps: freeing them gives nothing back. Those that are ``resident`` do not count, nor
-    does any without ``inputs``.
+    the caller keeps: freeing them gives nothing back. Those that are ``resident`` do not count.
     """
-    ledger = _Ledger(program.devices, granule)
+    ledger = _Ledger(program.devices)
     for slot in program.inputs:
-        if slot.storage not in resident and (inputs or slot.of is not None):
+        if slot.storage not in resident:
             ledger.add([slot], "the inputs")
     ledger.add((slot for slot, _ in program.constants), "the constants")
     for slot in program.inputs:
@@ -79,8 +64,7 @@ def walk(
 class _Ledger:
     """The storages that are alive on each device, with how many slots show them."""
 
-    def __init__(self, devices: int, granule: int) -> None:
-        self.granule = granule
+    def __init__(self, devices: int) -> None:
         self.now = [0] * devices
         self.peaks = [0] * devices
         self.places = [""] * devices
@@ -94,9 +78,8 @@ class _Ledger:
                 continue
             self.readers[slot.storage] = self.readers.get(slot.storage, 0) + 1
             if slot.of is None:
-                size = -(-slot.bytes // self.granule) * self.granule
-                self.sizes[slot.name] = size
-                self.now[slot.device] += size
+                self.sizes[slot.name] = whole(slot.bytes)
+                self.now[slot.device] += self.sizes[slot.name]
                 touched.add(slot.device)
         for place in touched:
             most = self.now[place] + (own if place == device else 0)
