@@ -53,6 +53,7 @@ class PlanWriter {
     write_texts("notes", plan_.notes);
     write_texts("broken", facts_.broken);
     json_.field("communication", communication_name(plan_.cluster.communication));
+    json_.field("sends", sends_name(plan_.cluster.sends));
     json_.field("cluster", plan_.cluster.name);
     write_bounds();
     write_methods();
