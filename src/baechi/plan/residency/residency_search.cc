@@ -18,8 +18,8 @@ constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<std::size_t, 4> kLeads{0, 6, 12, 24};
 constexpr std::array<double, 4> kMemory{1.0, 0.7, 0.6, 0.5};  // as on devices with so much less
 constexpr int kHalvings = 2;
-constexpr int kGlances = 2, kCorrections = 5;  // of replays that correct the account of one choice
-constexpr std::size_t kMostSettled = 4;        // plans whose order a file may not tell
+constexpr int kExact = 2, kCorrections = 6;  // of replays that correct the account of one choice
+constexpr double kClearly = 1.1;             // times what it is to beat
 
 std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
   std::uint64_t digest = what.first_come ? 1 : 0;
@@ -66,7 +66,7 @@ void ResidencySearch::improve(ResidencyTry from) {
         ResidencyTry other = given;
         other.*what = value;
         if (value == given.*what || work_.is_over()) continue;
-        const Rating rating = try_as(other);
+        const Rating rating = try_as(other, 0, &best);
         if (rating >= best) continue;
         best = rating;
         from = other;
@@ -81,15 +81,9 @@ void ResidencySearch::improve(ResidencyTry from) {
   } while (best < before && !work_.is_over());
 }
 
-std::optional<ReplayedResidency> ResidencySearch::take() && {
-  for (ReplayedResidency& found : best_)
-    if (!found.fits || problem_.step.micro_batches == 1 || settle(problem_, found))
-      return std::move(found);
-  return std::nullopt;
-}
-
 // Where it does not fit at first, but with a smaller account does, what lies between, too.
-ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, bool glance) {
+ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, int glances,
+                                                const Rating* to_beat) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   Rating best{true, Bytes(kMost), Time(kMost)};
   const std::optional<ResidencyStart>& given = start_in({what.start, what.order});
@@ -103,28 +97,33 @@ ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, bool g
   ResidencyStart start = *given;
   std::optional<ByDevice> fitting, too_much;
   ByDevice peaks;
+  bool longer = false;
   const auto fits = [&] {
     const Seen& seen = replay_once(what, start, memory);
     best = std::min(best, seen.rating);
     peaks = seen.peaks;
+    longer = to_beat != nullptr && !std::get<bool>(*to_beat) &&
+             static_cast<double>(std::get<Time>(seen.rating).count()) >
+                 kClearly * static_cast<double>(std::get<Time>(*to_beat).count());
     const bool all = std::ranges::all_of(
         cluster.devices(), [&](DeviceId device) { return peaks[device] <= there[device]; });
     (all ? fitting : too_much) = memory;
     return all;
   };
-  for (int round = 0;
-       round < (glance ? kGlances : kCorrections) && (best_.empty() || !work_.is_over()); ++round) {
+  const int rounds = glances > 0 ? glances : kCorrections;
+  for (int round = 0; round < rounds && !longer && (!best_.has_value() || !work_.is_over());
+       ++round) {
     if (fits()) {
       if (round > 1) break;
       continue;
     }
     for (const DeviceId device : cluster.devices()) {
       const Bytes excess = peaks[device] - std::min(peaks[device], there[device]);
-      memory[device] -= std::min(memory[device], excess);
+      memory[device] -= std::min(memory[device], round < kExact ? excess : excess * 2);
     }
   }
-  for (int round = 0; round < (glance ? 0 : kHalvings) && fitting.has_value() &&
-                      too_much.has_value() && !work_.is_over();
+  for (int round = 0; round < (glances > 0 ? 0 : kHalvings) && fitting.has_value() &&
+                      too_much.has_value() && !longer && !work_.is_over();
        ++round) {
     for (const DeviceId device : cluster.devices())
       memory[device] = Bytes(((*fitting)[device] + (*too_much)[device]).count() / 2);
@@ -141,10 +140,9 @@ const ResidencySearch::Seen& ResidencySearch::replay_once(const ResidencyTry& wh
   const auto [at, is_new] = seen_.try_emplace(digest_of(what, residency));
   if (is_new) {
     ReplayedResidency found = replay(problem_, start, std::move(residency), what.first_come);
-    at->second = {found.peaks, found.rating()};
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
-    work_.fits = work_.fits || found.fits;
-    offer(std::move(found), what);
+    at->second.peaks = found.peaks;
+    at->second.rating = offer(std::move(found), what);
   }
   return at->second;
 }
@@ -162,13 +160,19 @@ const std::optional<ResidencyStart>& ResidencySearch::start_in(const InThisOrder
   return at->second;
 }
 
-// Keeps the best few.
-void ResidencySearch::offer(ReplayedResidency found, const ResidencyTry& what) {
-  const auto at = std::ranges::find_if(
-      best_, [&](const ReplayedResidency& other) { return found.rating() < other.rating(); });
-  if (at == best_.begin()) best_try_ = what;
-  best_.insert(at, std::move(found));
-  if (best_.size() > kMostSettled) best_.pop_back();
+// Keeps the best, in an order that a file can tell; how good it is in that.
+ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const ResidencyTry& what) {
+  const auto better = [&] { return !best_.has_value() || found.rating() < best_->rating(); };
+  if (found.fits && better() && problem_.step.micro_batches > 1) {
+    work_.spent += static_cast<std::int64_t>(found.placed.device.size());
+    if (!settle(problem_, found) && found.fits) return {true, Bytes(0), found.makespan};
+  }
+  const Rating rating = found.rating();
+  if (!better()) return rating;
+  work_.fits = work_.fits || found.fits;
+  best_ = std::move(found);
+  best_try_ = what;
+  return rating;
 }
 
 }  // namespace baechi

@@ -48,15 +48,15 @@ class ResidencySearch {
 
   // How good the best of it is: the less, the better.
   using Rating = std::tuple<bool, Bytes, Time>;
-  // With a glance, two replays have to do.
-  Rating try_as(const ResidencyTry& what, bool glance = false);
+  // A glance is so many replays, without a look at what lies between. It ends where a replay is clearly
+  // longer than what it is to beat.
+  Rating try_as(const ResidencyTry& what, int glances = 0, const Rating* to_beat = nullptr);
   // From there on one thing after the other otherwise, until nothing is better.
   void improve(ResidencyTry from);
 
-  const ReplayedResidency* best() const { return best_.empty() ? nullptr : &best_.front(); }
+  const ReplayedResidency* best() const { return best_.has_value() ? &*best_ : nullptr; }
   const ResidencyTry& best_try() const { return best_try_; }  // how it was found
-  // In an order that a file can tell.
-  std::optional<ReplayedResidency> take() &&;
+  std::optional<ReplayedResidency> take() && { return std::move(best_); }
 
  private:
   using ByDevice = IdVector<DeviceId, Bytes>;
@@ -68,15 +68,15 @@ class ResidencySearch {
   };
   const Seen& replay_once(const ResidencyTry& what, ResidencyStart& start, const ByDevice& memory);
   const std::optional<ResidencyStart>& start_in(const InThisOrder& which);
-  void offer(ReplayedResidency found, const ResidencyTry& what);
+  Rating offer(ReplayedResidency found, const ResidencyTry& what);
 
   const ResidencyProblem problem_;
   const std::vector<ResidencyStart>& starts_;
   ReplayWork& work_;
   const std::vector<StoredUnit> units_;
   std::map<InThisOrder, std::optional<ResidencyStart>> in_order_;
-  std::map<std::uint64_t, Seen> seen_;   // by what a replay depends on most
-  std::vector<ReplayedResidency> best_;  // a few, the best first
+  std::map<std::uint64_t, Seen> seen_;  // by what a replay depends on most
+  std::optional<ReplayedResidency> best_;
   ResidencyTry best_try_;
 };
 

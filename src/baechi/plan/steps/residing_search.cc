@@ -22,9 +22,13 @@ constexpr double kTriesPerSecond = 1.4e6;  // operators in replays, with their c
 // Parts of the budget: planning for several devices, and the tries. With one device these get both.
 constexpr double kForStarts = 0.2, kForTries = 0.8;
 constexpr double kLeastToFit = 1.0;  // a budget that there is at least as long as nothing fits
-// Parts of the tries, one after the other: a few of everything; then of the best choice of second runs.
-constexpr double kUntilFirst = 0.35, kUntilSecond = 0.7;
+// Parts of the tries, one after the other: a glance at everything; a few tries of the best of it; then
+// of the best choice of second runs.
+constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7;
+constexpr int kGlances = 2;              // replays of each start
+constexpr std::size_t kManyStarts = 10;  // get one each
 constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
+constexpr double kNear = 1.1;        // times the best step; without second runs first
 // Choices that try all starts. The others try those that were best for one of these.
 constexpr std::size_t kWithAllStarts = 3;
 
@@ -142,11 +146,12 @@ class Planning {
     variants_.clear();
     candidates_.clear();
     good_.clear();
-    spend_until(asked == ResidencyEffort::kMany ? kUntilFirst : 1.0);
+    spend_until(asked == ResidencyEffort::kMany ? kUntilGlanced : 1.0);
     for (const std::size_t choice : in_halves(choices_.size())) {
       if (!variants_.empty() && work_.is_over()) break;
       try_choice(choices_[choice], asked == ResidencyEffort::kAll);
     }
+    spend_until(asked == ResidencyEffort::kMany ? kUntilFirst : 1.0);
     if (asked != ResidencyEffort::kAll) try_candidates();
     std::erase_if(variants_,
                   [](const auto& variant) { return variant->search->best() == nullptr; });
@@ -174,15 +179,23 @@ class Planning {
           if (!work_.is_over()) search.try_as(from_start(candidate.start, what));
       };
       try_each(kFewTries);
-      if (!search.best()->fits) try_each(kFewTriesToFit);
+      if (search.best() == nullptr || !search.best()->fits) try_each(kFewTriesToFit);
     }
   }
 
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve() {
-    const std::size_t few = std::min(kOfThese, variants_.size());
+    const auto near = [&](const std::unique_ptr<Variant>& variant) {
+      return is_near(*variant, *variants_.front());
+    };
+    const auto first = variants_.begin();
+    const auto far = std::find_if_not(first, variants_.end(), near);
+    const auto plain =
+        std::find_if(first, far, [](const auto& variant) { return variant->again.empty(); });
+    if (plain > first + 1 && plain < far) std::rotate(first + 1, plain, plain + 1);
+    const std::size_t few = std::min(kOfThese, static_cast<std::size_t>(far - first));
     for (std::size_t i = 0; i < few; ++i) {
-      spend_until(i == 0 ? kUntilSecond : 1.0);
+      spend_until(i + 1 < few ? kUntilSecond : 1.0);
       improve(*variants_[i]->search, variants_[i]->search->best_try());
     }
     for (const ResidencyTry& seed : kSeeds)
@@ -190,6 +203,13 @@ class Planning {
         improve(*variants_[i]->search, from_start(variants_[i]->search->best_try().start, seed));
     for (std::size_t i = few; i < variants_.size(); ++i)
       improve(*variants_[i]->search, variants_[i]->search->best_try());
+  }
+
+  static bool is_near(const Variant& variant, const Variant& best) {
+    const auto [lacks, over, step] = variant.search->best()->rating();
+    const auto [unused, best_over, best_step] = best.search->best()->rating();
+    return over <= best_over &&
+           static_cast<double>(step.count()) <= kNear * static_cast<double>(best_step.count());
   }
 
   static ResidencyTry from_start(std::size_t start, ResidencyTry what) {
@@ -205,6 +225,7 @@ class Planning {
     const bool all_starts = variants_.size() < (micro_batches_ > 1 ? 1 : kWithAllStarts);
     variants_.push_back(variant_of(chosen, all_starts));
     Variant& variant = *variants_.back();
+    const int glances = variant.starts.size() < kManyStarts ? kGlances : 1;
     std::optional<Candidate> best;
     for (std::size_t start = 0; start < variant.starts.size(); ++start) {
       if (nothing_stays) {
@@ -213,7 +234,7 @@ class Planning {
         continue;
       }
       if (variant.search->best() != nullptr && work_.is_over()) break;
-      const auto [unused, over, step] = variant.search->try_as(from_start(start, kGlance), true);
+      const auto [unused, over, step] = variant.search->try_as(from_start(start, kGlance), glances);
       const Candidate found{static_cast<double>(step.count()) * (1 + part_of_memory(over)),
                             variants_.size() - 1, start};
       candidates_.push_back(found);
