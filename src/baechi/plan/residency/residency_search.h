@@ -48,8 +48,8 @@ class ResidencySearch {
 
   // How good the best of it is: the less, the better.
   using Rating = std::tuple<bool, Bytes, Time>;
-  // A glance is so many replays, without a look at what lies between. It ends where a replay is clearly
-  // longer than what it is to beat.
+  // Glances, if any, are so many replays, without a look at what lies between. It ends where a
+  // replay is clearly longer than what it is to beat.
   Rating try_as(const ResidencyTry& what, int glances = 0, const Rating* to_beat = nullptr);
   // From there on one thing after the other otherwise, until nothing is better.
   void improve(ResidencyTry from);

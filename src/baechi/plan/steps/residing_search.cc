@@ -22,8 +22,8 @@ constexpr double kTriesPerSecond = 1.4e6;  // operators in replays, with their c
 // Parts of the budget: planning for several devices, and the tries. With one device these get both.
 constexpr double kForStarts = 0.2, kForTries = 0.8;
 constexpr double kLeastToFit = 1.0;  // a budget that there is at least as long as nothing fits
-// Parts of the tries, one after the other: a glance at everything; a few tries of the best of it; then
-// of the best choice of second runs.
+// Parts of the tries, one after the other: a glance at everything; a few tries of the best of it;
+// then of the best choice of second runs.
 constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7;
 constexpr int kGlances = 2;              // replays of each start
 constexpr std::size_t kManyStarts = 10;  // get one each
