@@ -307,6 +307,16 @@ def test_a_table_with_a_sparse_gradient_is_read_on_the_host(sim: ModuleType, sta
         torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
 
 
+def test_a_copy_of_a_weight_that_forward_and_backward_read_is_fetched_once(sim: ModuleType) -> None:
+    torch.manual_seed(3)
+    sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="0.2ms")
+    model = Blocks(1).double()
+    nn.utils.parametrizations.spectral_norm(model.blocks[0].up)
+    x, alone = torch.randn(ROWS, WIDTH, dtype=torch.float64), copy.deepcopy(model)
+    baechi.torch.place(model, x, "1x1MiB+1xhost:1GiB", residency="all")
+    assert_trains_alike(model, x, alone)
+
+
 class LoRA(nn.Module):
     """A frozen weight and a small one that is trained."""
 

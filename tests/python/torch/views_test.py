@@ -64,7 +64,7 @@ class Turned(nn.Module):
         y = torch.tanh(self.first(x))
         z = torch.view_as_complex(y.reshape(4, 4, 2, 2))
         found: torch.Tensor = self.second((z * z).real.sum(2)) + self.second((y * y).T[:4])
-        return found + (z * 2).imag.exp().sum(2) + (y * 3).data[:, :4].sin()
+        return found + (z * 2j).imag.exp().sum(2) + (y * 3).data[:, :4].sin()
 
 
 def test_views_by_attribute() -> None:

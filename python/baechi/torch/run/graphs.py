@@ -67,9 +67,8 @@ class Graph:
         nodes = self._save(saved, dict(zip(self.given, read, strict=True)))
         promised = promised_by(self.forward_graph, placement, joint.returned)
         homes = {slot.name: slot.device for slot in self.whole.inputs}
-        promised[joint.returned :] = [
-            homes[name] if homes[name] == placement.away.store else _device_in(name)
-            for name in saved
+        promised[joint.returned :] = [  # what shows a weight that is away is on the host here
+            _device_in(name) if placement.away.store is None else homes[name] for name in saved
         ]
         forward = program_of(self.forward_graph, placement, promised)
         self.forward = self._compiled("forward", forward)

@@ -130,13 +130,15 @@ IValue number_or_object(py::handle value) {
   if (py::isinstance<py::bool_>(value)) return value.cast<bool>();
   if (py::isinstance<py::int_>(value)) return value.cast<std::int64_t>();
   if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  if (PyComplex_Check(value.ptr()))
+    return c10::complex<double>(PyComplex_RealAsDouble(value.ptr()),
+                                PyComplex_ImagAsDouble(value.ptr()));
   return torch::jit::toIValue(value, c10::PyObjectType::get(), std::nullopt);
 }
 
 at::Tensor wrapped(const IValue& value) {
-  at::Tensor result = at::scalar_tensor(value.toScalar(), value.isDouble() ? at::kDouble
-                                                          : value.isBool() ? at::kBool
-                                                                           : at::kLong);
+  const c10::Scalar number = value.toScalar();
+  at::Tensor result = at::scalar_tensor(number, number.type());
   result.unsafeGetTensorImpl()->set_wrapped_number(true);
   return result;
 }
