@@ -165,11 +165,6 @@ def detected_line(model: nn.Module, given: Iterable[torch.Tensor] = ()) -> str:
     return "+".join(f"1x{free_memory(device, held)}B" for device in devices)
 
 
-def detected_cluster(model: nn.Module) -> Cluster:
-    """Return the accelerators of this machine as `detected_line` has them."""
-    return Cluster(detected_line(model))
-
-
 def free_memory(device: torch.device, held: Sequence[torch.Tensor]) -> int:
     """Return the bytes that are free, kept for reuse by the allocator, or taken by `held`."""
     module = torch.get_device_module(device)

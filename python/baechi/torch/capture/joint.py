@@ -46,12 +46,16 @@ NO_GRADIENT = (
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint graph, what its outputs are, and the module of each node."""
+    """A joint graph, and the module of each node."""
 
     graph: fx.GraphModule
-    outputs: list[Any]  # descriptors
     module_of: Callable[[fx.Node], str | None]
     made_by: str
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What each output is: PyTorch's descriptors."""
+        return list(self.graph.graph.output_node().meta["desc"])
 
 
 def flags() -> dict[str, Any]:
@@ -155,7 +159,7 @@ def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
             made = aot_export_joint_with_descriptors(stack, traced, given)
     for name, _ in list(traced.named_children()):  # dynamo keeps what it traced
         delattr(traced, name)
-    return _joint(made.graph_module, lambda node: module_path(node, names), "dynamo")
+    return Joint(made.graph_module, lambda node: module_path(node, names), "dynamo")
 
 
 def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
@@ -178,7 +182,7 @@ def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made
         given = shapes.of_example(example, memo)
         with contextlib.ExitStack() as stack, shapes.mode, _annotated(ran):
             made = aot_export_joint_with_descriptors(stack, ran, given)
-    return _joint(made.graph_module, lambda node: module_path(node, {}), made_by)
+    return Joint(made.graph_module, lambda node: module_path(node, {}), made_by)
 
 
 def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:
@@ -204,14 +208,8 @@ def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.devi
         memo = copies.memo()
         ran = copy.deepcopy(whole, memo)
         given = copies.of_example(example, memo)
-    graph, outputs = record(ran, given)
-    return Joint(graph, outputs, lambda node: module_path(node, {}), "a recording of values")
-
-
-def _joint(
-    graph: fx.GraphModule, module_of: Callable[[fx.Node], str | None], made_by: str
-) -> Joint:
-    return Joint(graph, list(graph.graph.output_node().meta["desc"]), module_of, made_by)
+    graph = record(ran, given)
+    return Joint(graph, lambda node: module_path(node, {}), "a recording of values")
 
 
 def _mode() -> FakeTensorMode:

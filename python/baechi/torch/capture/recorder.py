@@ -141,8 +141,8 @@ def _functional(func: Any) -> Any:
     return getattr(packet, func._overloadname, func)
 
 
-def record(whole: nn.Module, given: tuple[Any, ...]) -> tuple[fx.GraphModule, list[Any]]:
-    """Return the graph of one run of a copy of a model, and what its results are."""
+def record(whole: nn.Module, given: tuple[Any, ...]) -> fx.GraphModule:
+    """Return the graph of one run of a copy of a model."""
     graph = fx.Graph()
     modules = _Modules(whole.get_submodule("model"))
     recording = _Recording(graph, modules)
@@ -171,7 +171,7 @@ def record(whole: nn.Module, given: tuple[Any, ...]) -> tuple[fx.GraphModule, li
     node = graph.output([node for node, _ in found])
     node.meta["desc"] = [desc for _, desc in found]
     graph.eliminate_dead_code()
-    return fx.GraphModule(nn.Module(), graph), node.meta["desc"]
+    return fx.GraphModule(nn.Module(), graph)
 
 
 def _backward(

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from baechi.torch.capture.keys import OUTSIDE
+from baechi.torch.capture.loss import tensors_in
 
 LOSS = OUTSIDE
 
@@ -69,9 +70,7 @@ class Step:
 
 def tensors_of(node: fx.Node) -> list[torch.Tensor]:
     """Return the tensors that a node gives, shapes only."""
-    value = node.meta.get("val")
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [v for v in values if isinstance(v, torch.Tensor)]
+    return list(tensors_in(node.meta.get("val")))
 
 
 def bytes_of(node: fx.Node) -> int:

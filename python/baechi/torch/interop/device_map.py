@@ -25,7 +25,7 @@ from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.costs.signatures import signature_of
-from baechi.torch.devices import ENDLESS, detected_cluster
+from baechi.torch.devices import ENDLESS, detected_line
 from baechi.torch.graph.graph import StepGraph, graph_of, source_of
 from baechi.torch.planned_step import homes_of
 from baechi.torch.request import check_called_with, check_model
@@ -57,7 +57,7 @@ def _cluster_of(
 ) -> tuple[Cluster, list[Any]]:
     """Return the cluster, and what each of its devices is called in a device map."""
     if max_memory is None:
-        cluster = detected_cluster(model)
+        cluster = Cluster(detected_line(model))
         return cluster, list(range(len(cluster)))
     if not isinstance(max_memory, Mapping):
         raise InputError(

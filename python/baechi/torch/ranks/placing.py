@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -72,20 +73,13 @@ def _own_device(given: Any, kind: str) -> torch.device:
         return torch.device("cpu")
     if len(there) == 1:
         return there[0]
-    number = local_rank()
+    number = int(os.environ.get("LOCAL_RANK", own_rank()))  # among the processes of its host
     if number < len(there):
         return there[number]
     raise InputError(
         f"this process has number {number} on its host, which has {len(there)} accelerators: start "
         "as many processes, or name with devices= where each is to be"
     )
-
-
-def local_rank() -> int:
-    """Return the number of this process among those of its host."""
-    import os
-
-    return int(os.environ.get("LOCAL_RANK", own_rank()))
 
 
 def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
