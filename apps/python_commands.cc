@@ -87,7 +87,7 @@ Run declare_estimate(OptionSet& set) {
   add("--device", "device", "PRESET",
       "Which card a plain 24GiB is (default rtx4090); generate --list-devices lists the presets")
       .suggest(presets);
-  add("--budget", "budget", "TIME", "How long each search may take, as for place (default 200ms)");
+  add("--budget", "budget", "TIME", "How long each search may take, as for place (default 500ms)");
   auto inference = std::make_shared<bool>(false), alone = std::make_shared<bool>(false);
   set.add_flag("--inference", *inference, "Estimate one forward pass, not a training step");
   set.add_flag("--alone", *alone, "Skip the plans for one more card and a faster host link");

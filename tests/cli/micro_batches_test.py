@@ -261,7 +261,9 @@ def test_ones_own_stages_and_order_are_scored(
         assert words in place("expert", order=order | {"gpu:0": wrong})
     assert "ask for method expert" in place("1f1b", order=order)
     assert "it is for all, expert, gpipe, 1f1b or zb-h1" in place("interleaved")
-    assert "wait for each other" in place("1f1b", device_of=named(LAYERS | {"layers/1/mlp": 0}))
+    mixed = named(LAYERS | {"layers/1/mlp": 0})
+    assert "wait for each other" in place("1f1b", device_of=mixed)
+    assert place("all", device_of=mixed)["makespan"] <= plan["makespan"]
     assert "no other whose name has that" in place("1f1b", device_of=named(LAYERS | {"layer": 0}))
     parted = named(LAYERS | {"optimizer/layers/1": 0})
     assert "which a stage has together" in place("1f1b", device_of=parted)

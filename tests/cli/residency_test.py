@@ -48,6 +48,21 @@ def test_the_plan_has_its_fetches_and_is_right(run: Run, llama: Path, plan: Path
     assert document["bounds"][0]["value"] <= document["makespan"]
 
 
+def test_what_is_fetched_at_one_moment_is_simulated_in_the_plans_order(
+    run: Run, tmp_path: Path
+) -> None:
+    graph, plan = tmp_path / "unet.json", tmp_path / "plan.json"
+    kinds = ("--device", "gpu=rtx4090,host=cpu", "--precision", "bf16")
+    run("generate", "unet", "--training", "--variables", *kinds, "-o", graph)
+    for choice in ("auto", "all"):
+        place = ("--host", "128GiB", "--residency", choice, "--budget", "50ms", "-o", plan)
+        placed = run("place", graph, "-c", "1x8GiB", "--link", "20us,12GB/s", *place)
+        assert placed.returncode == 0, placed.stderr
+        simulated = run("simulate", graph, plan, "--json")
+        assert simulated.returncode == 0, simulated.stderr
+        assert json.loads(simulated.stdout)["makespan"] == json.loads(plan.read_text())["makespan"]
+
+
 def test_forged_fetches_are_found(run: Run, llama: Path, plan: Path) -> None:
     document = json.loads(plan.read_text())
     forged = plan.with_name("forged.json")

@@ -223,7 +223,7 @@ def estimate(
     optimizer: str = "adamw",
     precision: str = "bf16",
     device: str = "rtx4090",
-    budget: str | float = "200ms",
+    budget: str | float = "500ms",
     compare: bool = True,
 ) -> Estimate:
     """Say whether a model's step fits a cluster, how long it takes, and what would help.

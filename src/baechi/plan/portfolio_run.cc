@@ -199,8 +199,11 @@ void PortfolioRun::search(PlaceWindow place_window) {
 bool PortfolioRun::prove(double share, bool asked) {
   if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
   if (!is_searchable(costs_)) {
+    const bool timed = costs_.cluster().host_time().has_value() || costs_.cluster().sends_block();
     if (asked)
-      note(std::string(prover().name) + ": the graph is too large for a search over all plans");
+      note(std::string(prover().name) +
+           (timed ? ": it knows no host time and no sends that block"
+                  : ": the graph is too large for a search over all plans"));
     return false;
   }
   const Attempt* start = best();

@@ -63,7 +63,8 @@ Placement placement_of(const Schedule& schedule);
 // operators that take no time): a topological order, as an operator starts after what it needs.
 std::vector<OpId> sequence_of(const Schedule& schedule, const OpGraph& graph);
 
-// Each device's operators in that sequence.
+// Each device's operators in that sequence, but those of one moment that take no time in the order
+// of their transfers, which tell who came first.
 DeviceOrder order_of(const Schedule& schedule, const OpGraph& graph, std::size_t num_devices);
 
 }  // namespace baechi

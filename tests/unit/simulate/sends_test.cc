@@ -100,6 +100,11 @@ void compare(const OpGraph& graph, const Cluster& cluster, const PlacedGraph& pl
   REQUIRE(naive.has_value());
   REQUIRE(trace == *naive);
   REQUIRE(first_fault(graph, cluster, trace.schedule, order) == "");
+  if (placed.order.has_value()) {  // a plan is saved as its schedule, and replayed from that
+    const DeviceOrder read = order_of(trace.schedule, graph, cluster.num_devices());
+    const PlacedGraph again{placed.device, read, placed.asking};
+    REQUIRE(simulate(costs, again).schedule.makespan == trace.schedule.makespan);
+  }
   const CriticalPath path = critical_path(graph, cluster, trace.schedule);
   REQUIRE(path.links.back().end == trace.schedule.makespan);
   for (std::size_t i = 1; i < path.links.size(); ++i)

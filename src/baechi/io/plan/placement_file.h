@@ -18,7 +18,7 @@ namespace baechi {
 using DeviceWords = IdVector<DeviceId, std::vector<std::string>>;
 
 // A plan file, or {"format": "baechi-placement", "version": 1, "device_of": {operator: device}},
-// where a name that no operator has stands for all that have it as a part. Throws InputError when
+// where a name stands also for all others that have it as a part. Throws InputError when
 // an operator or a device is unknown, or an operator is missing. Fills `order` if the file has one;
 // without `order`, it may have none.
 Placement read_placement(const std::filesystem::path& path, const OpGraph& graph,

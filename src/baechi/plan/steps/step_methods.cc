@@ -240,7 +240,7 @@ StepAnswer place_in_stages(const StepProblem& problem) {
   const MicroBatchedStep step{problem.micro_batch, problem.step, problem.costs};
   PipelineOptions options{.work = {},
                           .cancel = problem.request.place.cancel,
-                          .expert = problem.request.place.expert,
+                          .expert = nullptr,
                           .order = problem.request.place.expert_order};
   const StepPlacer own{.name = "expert", .summary = "as the user says"};
   options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) *
@@ -251,6 +251,8 @@ StepAnswer place_in_stages(const StepProblem& problem) {
   const bool as_ordered = follows_order(problem.request);
   for (const StepPlacer& placer : as_ordered ? std::span(&own, 1) : step_placers()) {
     if (method != placer.name && method != "all" && (method != "auto" || placer.baseline)) continue;
+    // Beside other methods, a named schedule runs over stages of its own.
+    options.expert = method == placer.name ? problem.request.place.expert : nullptr;
     MethodOutcome row = row_of(std::string(placer.name));
     std::optional<PlaceResult> result;
     try {
