@@ -9,6 +9,7 @@
 #include "baechi/base/random.h"
 #include "baechi/schedule/step_order.h"
 #include "unit/graphs.h"
+#include "unit/simulate/random_placement.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -32,7 +33,8 @@ TEST_CASE("settle: what is settled is what the order that its schedule shows giv
       device.push_back(random.chance(0.5) ? kGpu0 : kGpu1);
     Placement of_step;
     for (const OpId op : step.graph.ops()) of_step.push_back(device[step.original[op]]);
-    const PlacedGraph placed{of_step, std::nullopt};
+    PlacedGraph placed{of_step, std::nullopt};
+    if (seed % 4 == 0) placed.order = random_order(costs, of_step, random);
     const std::optional<Trace> trace = simulate_settled(costs, step, placed);
     if (!trace.has_value()) continue;
     ++settled;
