@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/io/plan/placement_file.h"
 
+#include <tsl/robin_map.h>
 #include <tsl/robin_set.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "baechi/base/error.h"
@@ -54,17 +54,13 @@ bool is_part_of_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// Whether `part` is some of the words of a name: "layers/1" of "optimizer/layers/1/norm".
-bool has_part(std::string_view name, std::string_view part) {
-  if (part.empty()) return false;
-  for (std::size_t at = name.find(part); at != name.npos; at = name.find(part, at + 1)) {
-    const std::size_t end = at + part.size();
-    const bool begins = at == 0 || !is_part_of_word(name[at - 1]) || !is_part_of_word(part.front());
-    const bool ends =
-        end == name.size() || !is_part_of_word(name[end]) || !is_part_of_word(part.back());
-    if (begins && ends) return true;
-  }
-  return false;
+// Where the parts of a name may begin and end: "layers/1" of "optimizer/layers/1/norm".
+std::vector<std::size_t> borders_of(std::string_view name) {
+  std::vector<std::size_t> borders{0};
+  for (std::size_t at = 1; at < name.size(); ++at)
+    if (!is_part_of_word(name[at - 1]) || !is_part_of_word(name[at])) borders.push_back(at);
+  borders.push_back(name.size());
+  return borders;
 }
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -137,27 +133,42 @@ Placement parse_placement(std::string_view text, const std::string& place, const
       json.fail_at(offset, path, "the cluster has no device " + in_quotes(name));
     return *device;
   };
+  tsl::robin_map<std::string_view, std::size_t> entry_of;
+  std::vector<bool> is_used;
+  std::size_t longest = 0;
   for (const PlacementEntry& entry : read.entries) {
     const DeviceId device = known_device(entry.device, entry.offset, "$.device_of");
-    if (const std::optional<OpId> op = graph.find(entry.op)) device_of[*op] = device;
+    const std::optional<OpId> op = graph.find(entry.op);
+    if (op.has_value()) device_of[*op] = device;
+    is_used.push_back(op.has_value());
+    entry_of.emplace(entry.op, entry_of.size());
+    longest = std::max(longest, entry.op.size());
   }
-  // All others go by the longest part of their names.
-  std::vector<std::pair<OpId, std::size_t>> others;
-  for (const OpId op : graph.ops())
-    if (!device_of[op].has_value()) others.emplace_back(op, 0);
-  for (const PlacementEntry& entry : read.entries) {
-    bool found = graph.find(entry.op).has_value();
-    for (auto& [op, length] : others) {
-      if (!has_part(graph[op].name, entry.op)) continue;
-      found = true;
-      if (entry.op.size() > length) device_of[op] = cluster.find(entry.device);
-      length = std::max(length, entry.op.size());
-    }
-    if (!found)
-      json.fail_at(entry.offset, "$.device_of",
-                   "the graph has no operator " + in_quotes(entry.op) +
+  // All others go by the longest part of their names, and of two of one length by the entry that
+  // comes first.
+  for (const OpId op : graph.ops()) {
+    if (device_of[op].has_value()) continue;
+    const std::string_view name = graph[op].name;
+    const std::vector<std::size_t> borders = borders_of(name);
+    const PlacementEntry* found = nullptr;
+    for (const std::size_t begin : borders)
+      for (const std::size_t end : borders) {
+        if (end <= begin || end - begin > longest) continue;
+        const auto part = entry_of.find(name.substr(begin, end - begin));
+        if (part == entry_of.end()) continue;
+        const PlacementEntry& entry = read.entries[part->second];
+        is_used[part->second] = true;
+        if (found == nullptr || entry.op.size() > found->op.size() ||
+            (entry.op.size() == found->op.size() && &entry < found))
+          found = &entry;
+      }
+    if (found != nullptr) device_of[op] = cluster.find(found->device);
+  }
+  for (std::size_t i = 0; i < is_used.size(); ++i)
+    if (!is_used[i])
+      json.fail_at(read.entries[i].offset, "$.device_of",
+                   "the graph has no operator " + in_quotes(read.entries[i].op) +
                        ", and no other whose name has that as a part");
-  }
   if (!read.order.empty() && order == nullptr)
     throw InputError(place, "an order is of no use here");
   if (!read.order.empty()) order->emplace(cluster.num_devices());
