@@ -13,7 +13,6 @@
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
-#include "baechi/plan/search/refine.h"
 
 namespace baechi {
 namespace {
@@ -289,57 +288,6 @@ bool PortfolioRun::by_proof(const Attempt& attempt) {
 void PortfolioRun::keep(Attempt attempt) {
   if (attempt.placed.has_value()) tell(request_, attempt.makespan, attempt.method);
   result_.attempts.push_back(std::move(attempt));
-}
-
-void PortfolioRun::renumber(Attempt& attempt) {
-  if (attempt.misfit.has_value())
-    attempt.misfit->op = given_.canonical->to_given(attempt.misfit->op);
-  if (attempt.proved && given_.busy != nullptr) {
-    const ExactResult again =
-        solve_exactly(given_.busy->costs(), {.sequence = decisions_, .any = true});
-    attempt.proved = again.complete && !again.placed.has_value();
-    if (!attempt.proved) attempt.reason = again.placed.has_value() ? "" : kOtherNumbers;
-    if (again.placed.has_value())
-      attempt.placed = given_.from(given_.busy->to_given(*again.placed));
-  }
-  const bool exact = by_proof(attempt) && exact_plan_.has_value();
-  if (!exact && !attempt.placed.has_value()) return;
-  const PlacedGraph placed = exact ? *exact_plan_ : given_.to(*attempt.placed);
-  attempt.placed.reset();
-  if (!offer_placement({given_.costs, given_.units}, placed, attempt))
-    attempt.reason = kOtherNumbers;
-}
-
-void PortfolioRun::search_as_given() {
-  if (searched_.empty()) return;
-  constexpr std::size_t kStarts = 4;
-  const Problem given{given_.costs, given_.units};
-  Attempt& refined = *std::ranges::find(result_.attempts, nullptr, &Attempt::placer);
-  Attempt best;  // of all that the first part of the search could start from, then of the parts
-  for (const Attempt& other : result_.attempts)
-    if (&other != &refined && other.placed.has_value()) offer_placement(given, *other.placed, best);
-  for (const SearchPart& part : searched_) {
-    budget_.divide(part.seconds);
-    offer_placement(given, given_.to(part.best), best);
-    std::vector<Attempt> starts;
-    if (best.placed.has_value()) starts.push_back(best);
-    for (const PlacedGraph& placed : part.ends)
-      if (Attempt start; offer_placement(given, given_.to(placed), start))
-        starts.push_back(std::move(start));
-    std::ranges::stable_sort(starts, {}, &Attempt::makespan);
-    // Most often one of them is the best one.
-    const auto same = [](const Attempt& a, const Attempt& b) { return a.placed == b.placed; };
-    starts.erase(std::unique(starts.begin(), starts.end(), same), starts.end());
-    starts.resize(std::min(starts.size(), kStarts));
-    for (const Attempt& start : starts) {
-      const Refined found = refine(given_.costs, given_.units, *start.placed,
-                                   budget_.refinement(Share::kAsGiven / kStarts));
-      budget_.note_stop(found.stopped_early);
-      offer_placement(given, found.placed, best);
-    }
-  }
-  if (best.placed.has_value() && offer_placement(given, *best.placed, refined))
-    refined.reason.clear();
 }
 
 LastResort PortfolioRun::new_resort() const {
