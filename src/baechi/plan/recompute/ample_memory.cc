@@ -17,7 +17,7 @@ Cluster roomier(const CostModel& costs, std::optional<double> times) {
   for (Device& device : spec.devices) {
     const auto more = static_cast<double>(device.capacity.count()) * times.value_or(1);
     device.capacity = times.has_value() && more < static_cast<double>(room.count())
-                          ? Bytes(static_cast<std::int64_t>(more))
+                          ? std::max(Bytes(1), Bytes(static_cast<std::int64_t>(more)))
                           : std::max(device.capacity, room);
   }
   return Cluster(std::move(spec));

@@ -24,7 +24,7 @@
 namespace baechi {
 namespace {
 
-constexpr std::array<double, 2> kRoomFor{1.1, 2.0};  // times what the step takes on one device
+constexpr double kRoomFor = 1.1;  // times what the step takes on one device
 
 Cluster without_store(const Cluster& cluster, DeviceId store) {
   ClusterSpec spec = cluster.spec();
@@ -88,30 +88,30 @@ IdVector<OpId, std::size_t> blocks_of(const OpGraph& graph, const std::vector<Op
 
 }  // namespace
 
-std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
-                                            const PlanRequest& asked) {
+PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
+                               const PlanRequest& asked) {
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
   const Cluster devices = without_store(costs.cluster(), store);
-  std::vector<SequenceOfOne> found = starts_in_parts(costs);
+  PlannedStarts found{starts_in_parts(costs)};
   if (devices.num_devices() == 1) return found;
+  Bytes all, there;
+  for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
+  for (const DeviceId device : devices.devices()) there += devices[device].capacity;
+  const CostModel given(graph, devices);
+  const std::array clusters{
+      roomier(given, std::nullopt),
+      roomier(given, kRoomFor * static_cast<double>(all.count()) /
+                         static_cast<double>(std::max(there, Bytes(1)).count()))};
   PlanRequest request = asked;
   request.bounds = false;
   request.suggest = false;
   request.watch = nullptr;
-  const auto add = [&](const Cluster& cluster) {
-    if (auto one = planned(graph, micro_batches, cluster, store, request))
-      found.push_back(*std::move(one));
-  };
-  const CostModel given(graph, devices);
-  add(roomier(given, std::nullopt));
-  Bytes all, there;
-  for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
-  for (const DeviceId device : devices.devices()) there += devices[device].capacity;
-  request.budget /= static_cast<double>(kRoomFor.size());
-  for (const double times : kRoomFor)
-    add(roomier(given, times * static_cast<double>(all.count()) /
-                           static_cast<double>(std::max(there, Bytes(1)).count())));
+  request.budget /= static_cast<double>(clusters.size());
+  for (const Cluster& cluster : clusters) {
+    add_new(planned(graph, micro_batches, cluster, store, request), found.sequences);
+    ++found.plans;
+  }
   return found;
 }
 

@@ -2,6 +2,7 @@
 // Where operators run, and in which order, before anything is sent away. Beyond the paper.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,10 +13,16 @@
 
 namespace baechi {
 
-// Of plans of so many micro-batches for all devices but the store: as if they had room for everything, and as if they had just as
-// many times their memory as the step takes, so that all of them hold something; and in parts.
-std::vector<SequenceOfOne> sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
-                                            const PlanRequest& request);
+struct PlannedStarts {
+  std::vector<SequenceOfOne> sequences;  // no two are equal
+  std::size_t plans = 0;                 // that were made for them
+};
+
+// In parts; and of plans of so many micro-batches for all devices but the store, which share the
+// budget: as if they had room for everything, and as if they had just as many times their memory as
+// the step takes, so that all of them hold something.
+PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
+                               const PlanRequest& request);
 
 // How the micro-batches of a step go through a sequence: a group of so many after the other, and in it
 // all of them through a block of operators, which read so much of variables, before the next block.

@@ -80,7 +80,8 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
          " fetched (" + part(fetching) + ")";
 }
 
-constexpr double kBesideOthers = 0.5;  // of the budget, where a plan without the store may fit
+// Parts of the budget where a plan without the store may fit: for several devices that takes longer.
+constexpr double kBesideOthers = 0.4, kBesideSeveral = 0.2;
 
 StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant) {
   StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found.residency), Plan{}};
@@ -185,7 +186,8 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   const bool all = request.residency == AwayChoice::kAll;
   PlanRequest rest = request;
   const auto* nothing = std::get_if<Unplaceable>(&without.result);
-  if (nothing == nullptr || !nothing->proved) rest.budget *= kBesideOthers;
+  if (nothing == nullptr || !nothing->proved)
+    rest.budget *= cluster.num_devices() > 2 ? kBesideSeveral : kBesideOthers;
   std::optional<ResidingVariant> best =
       best_residing(graph, micro_batches, cluster, rest, request.recompute,
                     all ? ResidencyEffort::kAll : ResidencyEffort::kMany);

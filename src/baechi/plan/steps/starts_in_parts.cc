@@ -125,6 +125,11 @@ std::vector<std::pair<Time, DeviceId>> by_time(const CostModel& costs, DeviceId 
 
 }  // namespace
 
+void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& starts) {
+  if (one.has_value() && std::ranges::find(starts, *one) == starts.end())
+    starts.push_back(*std::move(one));
+}
+
 std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs) {
   const auto devices = by_time(costs, store_of(costs.cluster()));
   const auto as_fast = static_cast<std::size_t>(std::ranges::count(
@@ -135,7 +140,7 @@ std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs) {
   for (const std::size_t size : sizes) {
     std::vector<DeviceId> first;
     for (std::size_t i = 0; i < size; ++i) first.push_back(devices[i].second);
-    if (auto one = Parts(costs, first).take()) found.push_back(*std::move(one));
+    add_new(Parts(costs, first).take(), found);
   }
   return found;
 }

@@ -2,6 +2,7 @@
 // Placements that cut a graph into consecutive parts, one for each device. Beyond the paper.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
@@ -13,7 +14,12 @@ namespace baechi {
 struct SequenceOfOne {
   Placement device;
   std::vector<OpId> sequence;  // topological
+
+  friend bool operator==(const SequenceOfOne&, const SequenceOfOne&) = default;
 };
+
+// Unless there is an equal one.
+void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& starts);
 
 // For all devices but the store, for the fastest and those as fast, and for the fastest alone: each
 // has as large a part of the forward operators' bytes as of the memory of all; backward operators

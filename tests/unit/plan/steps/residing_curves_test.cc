@@ -77,10 +77,11 @@ OpGraph layers(std::uint64_t seed) {
 }
 
 std::optional<Time> step_of(const OpGraph& graph, const Cluster& cluster, AwayChoice residency,
-                            Recompute recompute = Recompute::kNone) {
+                            Recompute recompute = Recompute::kAuto) {
   PlanRequest request{.budget = 0.005};
   request.residency = residency;
   request.recompute = recompute;
+  request.recompute_is_given = recompute == Recompute::kNone;
   request.bounds = request.suggest = false;
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
@@ -133,6 +134,27 @@ TEST_CASE("residency: starts cut a graph into one part for each device, for all 
   }
 }
 
+// Beside a device that holds nearly all memory, all plans are on that one.
+TEST_CASE("residency: no two starts are equal, and planning for them is counted") {
+  const OpGraph graph = layers(1);
+  const Cluster one = gpu_and_host(Bytes(100'000), Bytes(10'000));
+  const PlanRequest request{.budget = 0.005};
+  CHECK(sequences_of_one(CostModel(graph, one), 1, request).plans == 0);
+  for (const std::int64_t capacity : {100'000, 300, 1}) {
+    CAPTURE(capacity);
+    ClusterSpec spec = four_unequal(one).spec();
+    for (std::size_t i = 2; i < spec.devices.size(); ++i)
+      spec.devices[i].capacity = Bytes(capacity);
+    const Cluster cluster(spec);
+    const PlannedStarts starts = sequences_of_one(CostModel(graph, cluster), 1, request);
+    CHECK(starts.plans == 2);
+    CHECK(starts.sequences.size() <= (capacity > 1 ? 5 : 4));
+    REQUIRE(starts.sequences.size() >= 2);
+    for (std::size_t i = 0; i < starts.sequences.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) CHECK(!(starts.sequences[i] == starts.sequences[j]));
+  }
+}
+
 TEST_CASE("residency: a search spends what it may and no replay more, and more finds no less") {
   const OpGraph graph = layers(3);
   const Cluster cluster = gpu_and_host(Bytes(260), Bytes(10'000));
@@ -170,8 +192,11 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
       const OpGraph graph = layers(seed);
       const Cluster cluster = gpu_and_host(Bytes(capacity), Bytes(10'000));
       const std::optional<Time> step = step_of(graph, cluster, AwayChoice::kAuto);
-      for (const Recompute recompute : {Recompute::kNone, Recompute::kAuto}) {
-        const std::optional<Time> other = step_of(graph, cluster, AwayChoice::kNone, recompute);
+      const std::array less_is_free{std::pair(AwayChoice::kAuto, Recompute::kNone),
+                                    std::pair(AwayChoice::kNone, Recompute::kNone),
+                                    std::pair(AwayChoice::kNone, Recompute::kAuto)};
+      for (const auto& [residency, recompute] : less_is_free) {
+        const std::optional<Time> other = step_of(graph, cluster, residency, recompute);
         if (!other.has_value()) continue;
         REQUIRE(step.has_value());
         CHECK(*step <= *other);

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "baechi/plan/steps/residing_pool.h"
+
+#include <algorithm>
+#include <array>
+
+namespace baechi {
+namespace {
+
+constexpr int kGlances = 2;              // replays of each start
+constexpr std::size_t kManyStarts = 10;  // get one each
+constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
+constexpr double kNear = 1.1;        // times the best step
+constexpr double kFar = 1.5;         // times the best step: a glance that gets no few tries
+
+constexpr ResidencyTry kGlance{.units = 1.0, .keep = 1.0};
+constexpr std::array<ResidencyTry, 3> kFewTries{{
+    kGlance,
+    {.units = 0.4, .keep = 0.95},
+    {.units = 0.0, .keep = 0.9},
+}};
+constexpr std::array<ResidencyTry, 2> kFewTriesToFit{{
+    {.units = 0.0, .keep = 0.9, .lead = 0},
+    {.units = 0.0, .keep = 0.0, .lead = 0},
+}};
+// From where a search begins that has come to an end.
+constexpr std::array<ResidencyTry, 6> kSeeds{{
+    {.units = 1.0, .keep = 1.0, .first = StayFirst::kLarge},
+    {.units = 0.0, .keep = 1.0, .first = StayFirst::kLate},
+    {.units = 0.0, .keep = 0.8, .memory = 0.7},
+    {.units = 0.0, .keep = 0.9, .memory = 0.5},
+    {.units = 0.4, .keep = 1.0},
+    {.units = 0.0, .keep = 0.5},
+}};
+
+ResidencyTry from_start(std::size_t start, ResidencyTry what) {
+  what.start = start;
+  return what;
+}
+
+bool is_near(const SearchedVariant& variant, const SearchedVariant& best) {
+  const auto [lacks, over, step] = variant.search->best()->rating();
+  const auto [unused, best_over, best_step] = best.search->best()->rating();
+  return over <= best_over &&
+         static_cast<double>(step.count()) <= kNear * static_cast<double>(best_step.count());
+}
+
+}  // namespace
+
+Bytes least_memory(const Cluster& cluster) {
+  Bytes least = cluster[DeviceId(0)].capacity;
+  for (const DeviceId device : cluster.devices()) least = std::min(least, cluster[device].capacity);
+  return least;
+}
+
+void ResidingPool::spend_until(double part) {
+  work.limit = static_cast<std::int64_t>(part * static_cast<double>(limit));
+  work.limit_to_fit = static_cast<std::int64_t>(part * static_cast<double>(limit_to_fit));
+}
+
+void ResidingPool::sort() {
+  std::erase_if(variants, [](const auto& variant) { return variant->search->best() == nullptr; });
+  std::ranges::stable_sort(variants, {},
+                           [](const auto& variant) { return variant->search->best()->rating(); });
+}
+
+ResidingPool::Candidate ResidingPool::glance_at(SearchedVariant& variant, std::size_t start) {
+  const int glances = variant.starts.size() < kManyStarts ? kGlances : 1;
+  const auto [unused, over, step] = variant.search->try_as(from_start(start, kGlance), glances);
+  const Bytes least = std::max(least_memory(variant.costs->cluster()), Bytes(1));
+  const double lacks = static_cast<double>(over.count()) / static_cast<double>(least.count());
+  candidates.push_back(
+      {static_cast<double>(step.count()) * (1 + lacks), variants.size() - 1, start});
+  return candidates.back();
+}
+
+void ResidingPool::try_candidates() {
+  std::ranges::stable_sort(candidates, {}, &Candidate::step);
+  std::optional<double> best;
+  for (const Candidate& candidate : candidates) {
+    if (best.has_value() && candidate.step > kFar * *best) break;
+    ResidencySearch& search = *variants[candidate.variant]->search;
+    const auto try_each = [&](const auto& few) {
+      for (const ResidencyTry& what : few)
+        if (!work.is_over()) search.try_as(from_start(candidate.start, what));
+    };
+    try_each(kFewTries);
+    if (search.best() == nullptr || !search.best()->fits) try_each(kFewTriesToFit);
+    if (search.best() == nullptr || !search.best()->fits) continue;
+    const auto step = static_cast<double>(search.best()->makespan.count());
+    if (!best.has_value() || step < *best) best = step;
+  }
+}
+
+void ResidingPool::improve() {
+  const auto near = [&](const std::unique_ptr<SearchedVariant>& variant) {
+    return is_near(*variant, *variants.front());
+  };
+  const auto improve_from = [&](ResidencySearch& search, const ResidencyTry& from) {
+    if (!work.is_over()) search.improve(from);
+  };
+  const auto far = std::ranges::find_if_not(variants, near);
+  const std::size_t few = std::min(kOfThese, static_cast<std::size_t>(far - variants.begin()));
+  for (std::size_t i = 0; i < few; ++i) {
+    spend_until(i + 1 < few ? kUntilSecond : 1.0);
+    improve_from(*variants[i]->search, variants[i]->search->best_try());
+  }
+  for (const ResidencyTry& seed : kSeeds)
+    for (std::size_t i = 0; i < few; ++i)
+      improve_from(*variants[i]->search, from_start(variants[i]->search->best_try().start, seed));
+  for (std::size_t i = few; i < variants.size(); ++i)
+    improve_from(*variants[i]->search, variants[i]->search->best_try());
+  sort();
+}
+
+}  // namespace baechi

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps with second runs whose residencies are searched with tries that they share. Beyond the paper.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "baechi/cost/cost_model.h"
+#include "baechi/graph/recomputation.h"
+#include "baechi/graph/unroll.h"
+#include "baechi/plan/residency/residency_search.h"
+
+namespace baechi {
+
+// A step with certain second runs, which is searched.
+struct SearchedVariant {
+  std::vector<Recomputation> again;
+  std::unique_ptr<Unrolled> step;
+  std::unique_ptr<CostModel> costs;
+  std::vector<ResidencyStart> starts;
+  std::vector<std::size_t> which;  // they are, of all sequences in all groupings
+  std::optional<ResidencySearch> search;
+
+  ResidencyProblem problem() const { return {*step, *costs}; }
+};
+
+Bytes least_memory(const Cluster& cluster);
+
+// Variants refer to it: it stays where it is.
+struct ResidingPool {
+  // Parts of the tries, one after the other: a glance at everything; a few tries of the best of it;
+  // then of the best choice of second runs.
+  static constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7;
+
+  struct Candidate {
+    double step = 0;  // longer where it did not fit at a glance
+    std::size_t variant = 0, start = 0;
+  };
+
+  ReplayWork work;
+  std::int64_t limit = 0, limit_to_fit = 0;
+  std::vector<std::unique_ptr<SearchedVariant>> variants;
+  std::vector<Candidate> candidates;
+
+  bool fits() const { return !variants.empty() && variants.front()->search->best()->fits; }
+  Time step() const { return variants.front()->search->best()->makespan; }
+
+  void spend_until(double part);
+  // Of the last variant.
+  Candidate glance_at(SearchedVariant& variant, std::size_t start);
+  void try_candidates();
+  // The best ones from how they were found, then from elsewhere, then the others.
+  void improve();
+  // The best first, without those that nothing was tried of.
+  void sort();
+};
+
+}  // namespace baechi
