@@ -76,18 +76,27 @@ void SectionChain::find_spans(const Relaxation& relaxed, const Arcs& arcs) {
         soonest = std::min(soonest.value_or(*found), *found);
     if (place[order[i].index()].has_value()) soonest = place[order[i].index()];
   }
-  for (const OpId op : order)
-    if (after[op.index()].has_value() && before[op.index()].has_value())
-      between_.push_back({op.value(), *after[op.index()], *before[op.index()]});
+  for (const OpId op : order) {
+    if (!after[op.index()].has_value() || !before[op.index()].has_value()) continue;
+    between_.push_back({op.value(), *after[op.index()], *before[op.index()]});
+    for (const Arc& arc : arcs.in(op.value()))
+      if (after[arc.op].has_value() && *before[op.index()] > *after[arc.op] + 1)
+        arcs_.emplace_back(*after[arc.op], *before[op.index()]);
+  }
 }
 
-std::vector<std::uint32_t> SectionChain::places_to_cut(std::uint32_t longest_span) const {
+std::vector<std::uint32_t> SectionChain::places_to_cut(std::uint32_t longest_span,
+                                                       bool arcs_span) const {
   std::vector<std::int64_t> change(chain_.size() + 1, 0);
-  for (const Beside& beside : between_) {
-    if (beside.on_chain() || beside.before - beside.after > longest_span) continue;
-    ++change[beside.after + 1];
-    --change[beside.before];
-  }
+  const auto span = [&](std::uint32_t after, std::uint32_t before) {
+    if (before - after > longest_span) return;
+    ++change[after + 1];
+    --change[before];
+  };
+  for (const Beside& beside : between_)
+    if (!beside.on_chain()) span(beside.after, beside.before);
+  if (arcs_span)
+    for (const auto& [after, before] : arcs_) span(after, before);
   std::vector<std::uint32_t> places{0};
   std::int64_t spans = 0;
   for (std::uint32_t i = 0; i < chain_.size(); ++i) {
@@ -97,8 +106,8 @@ std::vector<std::uint32_t> SectionChain::places_to_cut(std::uint32_t longest_spa
   return places;
 }
 
-std::vector<Section> SectionChain::cut(std::uint32_t longest_span) const {
-  const std::vector<std::uint32_t> places = places_to_cut(longest_span);
+std::vector<Section> SectionChain::cut(std::uint32_t longest_span, bool arcs_span) const {
+  const std::vector<std::uint32_t> places = places_to_cut(longest_span, arcs_span);
   std::vector<Section> sections;
   std::vector<std::uint32_t> section_at(chain_.size(), 0);
   for (std::uint32_t s = 0; s + 1 < places.size(); ++s) {
@@ -122,7 +131,7 @@ void SectionChain::for_each_section(const std::function<void(const Section&)>& t
   std::size_t visits = 0;
   for (std::uint32_t span = 2; span / 2 < length() && visits < kMostVisits; span *= 2) {
     visits += between_.size();
-    for (const Section& section : cut(span)) {
+    for (const Section& section : cut(span, false)) {
       if (!section.wide || told[section.from] == section.to) continue;
       told[section.from] = section.to;
       tell(section);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "baechi/bounds/components.h"
@@ -47,8 +48,9 @@ class SectionChain {
   std::uint32_t length() const { return static_cast<std::uint32_t>(chain_.size()); }
 
   // The chain in sections, cut wherever no operator beside it spans the place, of those that span
-  // so many operators of the chain at most. Empty when the chain is one operator.
-  std::vector<Section> cut(std::uint32_t longest_span) const;
+  // so many operators of the chain at most; with `arcs_span`, no edge that does so either. Empty
+  // when the chain is one operator.
+  std::vector<Section> cut(std::uint32_t longest_span, bool arcs_span) const;
 
   // The wide sections of the spans that are powers of two, each once; of graphs of a hundred
   // thousand operators not the longest spans.
@@ -57,7 +59,7 @@ class SectionChain {
  private:
   void find_chain(const Relaxation& relaxed, const Arcs& arcs);
   void find_spans(const Relaxation& relaxed, const Arcs& arcs);
-  std::vector<std::uint32_t> places_to_cut(std::uint32_t longest_span) const;
+  std::vector<std::uint32_t> places_to_cut(std::uint32_t longest_span, bool arcs_span) const;
 
   struct Beside {  // an operator between chain_[after] and chain_[before], or chain_[after] itself
     std::uint32_t op, after, before;
@@ -65,7 +67,8 @@ class SectionChain {
   };
   std::size_t num_ops_;
   std::vector<std::uint32_t> chain_;
-  std::vector<Beside> between_;  // in topological order
+  std::vector<Beside> between_;                                // in topological order
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> arcs_;  // over the operators between
 };
 
 }  // namespace baechi::bounds
