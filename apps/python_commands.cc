@@ -72,7 +72,7 @@ Run declare_estimate(OptionSet& set) {
       .suggest(known_clusters());
   add("--batch", "batch", "N", "Samples per step (default 1)");
   add("--length", "length", "N",
-      "Tokens per text (default 2048, or the most that the model takes)");
+      "Tokens per text (default 2048, or the most that the model takes), or frames per video (81)");
   add("--size", "size", "N",
       "Side of each picture in pixels (default: what the model was made for)");
   add("--lora", "lora", "RANK", "Train only adapters of this rank");

@@ -60,6 +60,19 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
         },
         208_671_360,
     ),
+    ({**SMALL, "model_type": "glm4", "head_dim": 32}, 2_187_648),
+    ({**SMALL, "model_type": "olmo2"}, 2_185_920),
+    ({**SMALL, "model_type": "seed_oss", "head_dim": 32}, 2_186_112),
+    (
+        {
+            **SMALL,
+            "model_type": "gpt_oss",
+            "head_dim": 32,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 4,
+        },
+        10_481_328,
+    ),
     (
         {
             "model_type": "gpt2",
@@ -158,6 +171,46 @@ PUBLISHED: list[tuple[dict[str, Any], int]] = [
     ),
     (
         {
+            "_class_name": "Flux2Transformer2DModel",
+            "attention_head_dim": 64,
+            "in_channels": 128,
+            "joint_attention_dim": 512,
+            "num_attention_heads": 6,
+            "num_layers": 2,
+            "num_single_layers": 2,
+        },
+        14_795_520,
+    ),
+    (
+        {
+            "_class_name": "ZImageTransformer2DModel",
+            "cap_feat_dim": 256,
+            "dim": 384,
+            "in_channels": 16,
+            "n_heads": 3,
+            "n_layers": 3,
+        },
+        15_146_176,
+    ),
+    (
+        {
+            "_class_name": "WanTransformer3DModel",  # that is given a picture, too
+            "attention_head_dim": 128,
+            "cross_attn_norm": False,
+            "ffn_dim": 1000,
+            "image_dim": 64,
+            "in_channels": 36,
+            "num_attention_heads": 3,
+            "num_layers": 3,
+            "out_channels": 16,
+            "patch_size": [1, 2, 2],
+            "pos_embed_seq_len": 514,
+            "text_dim": 512,
+        },
+        8_378_424,
+    ),
+    (
+        {
             "_class_name": "UNet2DConditionModel",  # Stable Diffusion XL
             "block_out_channels": [320, 640, 1280],
             "cross_attention_dim": 2048,
@@ -205,6 +258,16 @@ def test_the_answer_is_a_verified_plan_in_words(config: Path) -> None:
     assert "tokens a second" in text
     assert "nothing was measured" in text
     assert json.loads(json.dumps(found.document()))["step_ns"] == found.plan.makespan_ns
+
+
+def test_a_video_has_frames(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(next(f for f, _ in PUBLISHED if "image_dim" in f)))
+    sizes: Any = {"size": 64, "compare": False}
+    short, long = (baechi.estimate(path, "1x2GiB", length=n, **sizes) for n in (5, 81))
+    assert "1 video of 64 x 64 pixels, 5 frames" in str(short)
+    assert "videos a second" in str(short)
+    assert short.peaks["gpu:0"] < long.peaks["gpu:0"]
 
 
 def test_what_does_not_fit_fits_with_host_memory(config: Path) -> None:

@@ -233,7 +233,7 @@ def estimate(
             a function that returns a PyTorch model and example inputs. No weights are needed.
         cluster: As in ``place_graph``: "1x24GiB+host", "2xrtx3090", "1xrtx4090+host:64GiB".
         batch: Samples of one step.
-        length: Tokens of each text; 2,048 unless the model takes fewer.
+        length: Tokens of each text; 2,048 unless the model takes fewer. Frames of each video; 81.
         size: Pixels a side of each picture; what the model was made for.
         lora: The rank of adapters, which alone train; 0 trains all weights.
         quantize: How weights beneath adapters are kept: nf4, int8 or fp8.

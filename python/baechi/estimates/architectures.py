@@ -21,6 +21,7 @@ _PICTURES = {
     **dict.fromkeys(images.VISION, images.vision),
     **dict.fromkeys(images.STREAMS, images.streams),
     **dict.fromkeys(images.CROSS, images.cross),
+    **images.OTHERS,
     **dict.fromkeys(UNETS, unet),
 }
 _USUAL_LENGTH = 2048
@@ -28,7 +29,7 @@ _USUAL_LENGTH = 2048
 
 def known() -> list[str]:
     """Return the names of all architectures."""
-    return [*_TEXTS, *_PICTURES]
+    return [*_TEXTS, *_PICTURES, *images.VIDEOS]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Sizes:
     """What one step takes in."""
 
     batch: int = 1
-    length: int | None = None  # tokens of a text
+    length: int | None = None  # tokens of a text, or frames of a video
     size: int | None = None  # pixels a side of a picture
 
 
@@ -47,7 +48,7 @@ class Step:
     name: str
     graph: Graph
     samples: int
-    unit: str  # of the samples: "tokens" or "images"
+    unit: str  # of the samples: "tokens", "images" or "videos"
     shape: str  # in words
     parameters: int = 0
     trained: int = 0
@@ -65,11 +66,16 @@ def step_of(config: Config, sizes: Sizes, costing: Costing) -> Step:
         length = sizes.length or usual
         _TEXTS[name](m, config, sizes.batch, length)
         samples, unit, shape = sizes.batch * length, "tokens", f"{sizes.batch} x {length:,} tokens"
-    elif name in _PICTURES:
-        _PICTURES[name](m, config, sizes.batch, sizes.size)
-        samples, unit = sizes.batch, "images"
+    elif name in _PICTURES or name in images.VIDEOS:
+        samples, unit = sizes.batch, "images" if name in _PICTURES else "videos"
         side = f" of {sizes.size} x {sizes.size} pixels" if sizes.size else ""
-        shape = f"{sizes.batch} image{'s' * (sizes.batch > 1)}{side}"
+        if name in _PICTURES:
+            _PICTURES[name](m, config, sizes.batch, sizes.size)
+        else:
+            images.VIDEOS[name](m, config, sizes.batch, sizes.size, sizes.length)
+            if sizes.length:
+                side += f", {sizes.length} frame{'s' * (sizes.length > 1)}"
+        shape = f"{sizes.batch} {unit if sizes.batch > 1 else unit[:-1]}{side}"
     else:
         raise InputError(
             f"{config.path}: the architecture {name!r} is not known"

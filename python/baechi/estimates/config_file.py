@@ -78,6 +78,13 @@ class Config:
             raise self.error(f"{self.architecture} needs the field {' or '.join(names)}")
         return default
 
+    def number(self, name: str, default: float) -> float:
+        """Return a number above 0."""
+        value = self.fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise self.error(f"{name}: expected a number above 0, found {value!r}")
+        return float(value)
+
     def counts(self, name: str, length: int, default: int | None = None) -> list[int]:
         """Return a list of whole numbers, where one stands for all."""
         value = self.fields.get(name, default)

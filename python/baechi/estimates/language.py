@@ -14,9 +14,12 @@ class _Gated:
     """How a decoder with gated layers differs from Llama's."""
 
     tied: bool = False  # where the file says nothing
-    bias: bool = False  # of queries, keys and values
+    bias: bool = False  # of queries, keys and values, where the file says nothing
+    out_bias: bool = True  # whether the output has one with them
     head_norms: bool = False  # of queries and keys
+    wide_norms: bool = False  # those are of all heads together
     norms: int = 2  # per layer
+    sinks: bool = False  # of attention, one per head
 
 
 # GPT-2's kind keeps the names of its fields; others took BERT's.
@@ -24,6 +27,7 @@ _GATED = {
     "llama": _Gated(),
     "mistral": _Gated(),
     "ministral": _Gated(),
+    "ministral3": _Gated(),
     "mixtral": _Gated(),
     "smollm3": _Gated(tied=True),
     "granite": _Gated(),
@@ -31,13 +35,22 @@ _GATED = {
     "gemma": _Gated(tied=True),
     "gemma2": _Gated(tied=True, norms=4),
     "gemma3_text": _Gated(tied=True, norms=4, head_norms=True),
-    "qwen2": _Gated(bias=True),
-    "qwen2_moe": _Gated(bias=True),
+    "exaone4": _Gated(head_norms=True),
+    "hunyuan_v1_dense": _Gated(head_norms=True),
+    "seed_oss": _Gated(bias=True, out_bias=False),
+    "glm4": _Gated(bias=True, out_bias=False, norms=4),
+    "gpt_oss": _Gated(bias=True, sinks=True),
+    "olmo2": _Gated(head_norms=True, wide_norms=True),
+    "olmo3": _Gated(head_norms=True, wide_norms=True),
+    "olmoe": _Gated(head_norms=True, wide_norms=True),
+    "qwen2": _Gated(bias=True, out_bias=False),
+    "qwen2_moe": _Gated(bias=True, out_bias=False),
     "qwen3": _Gated(head_norms=True),
     "qwen3_moe": _Gated(head_norms=True),
+    "qwen3_vl": _Gated(head_norms=True),
     "gemma3": _Gated(tied=True, norms=4, head_norms=True),
-    "qwen2_5_vl": _Gated(bias=True),
-    "qwen2_vl": _Gated(bias=True),
+    "qwen2_5_vl": _Gated(bias=True, out_bias=False),
+    "qwen2_vl": _Gated(bias=True, out_bias=False),
     "mistral3": _Gated(),
 }
 GATED = tuple(_GATED)
@@ -46,31 +59,34 @@ ENCODERS = ("bert", "roberta", "xlm-roberta", "distilbert")
 
 
 def _attention(
-    m: Modules, x: Value, heads: tuple[int, int, int], bias: bool, out_bias: bool, norms: bool
+    m: Modules, x: Value, heads: tuple[int, int, int], bias: bool, kind: _Gated
 ) -> Value:
     """Self-attention that later tokens do not reach back in; heads are those, of keys, width."""
     count, of_keys, width = heads
     query = m.linear("q_proj", x, count * width, bias)
     key = m.linear("k_proj", x, of_keys * width, bias)
     value = m.linear("v_proj", x, of_keys * width, bias)
-    if norms:
-        query = m.norm("q_norm", query, width)
-        key = m.norm("k_norm", key, width)
+    if kind.head_norms:
+        query = m.norm("q_norm", query, None if kind.wide_norms else width)
+        key = m.norm("k_norm", key, None if kind.wide_norms else width)
     query = m.each("rotary_q", "Rotary", query, flops=3)
     key = m.each("rotary_k", "Rotary", key, flops=3)
     mixed = m.attention("attention", query, key, value, causal=True)
-    return m.linear("o_proj", mixed, x.shape[-1], out_bias)
+    if kind.sinks:
+        m.weight("sinks", count)
+    return m.linear("o_proj", mixed, x.shape[-1], bias and kind.out_bias)
 
 
-def _experts(m: Modules, config: Config, x: Value) -> Value:
+def _experts(m: Modules, config: Config, x: Value, bias: bool) -> Value:
     """All experts of a layer as one module: a token visits a few of them."""
     experts = config.count("num_local_experts", "num_experts")
     visits = config.count("num_experts_per_tok")
     wide = config.count("moe_intermediate_size", "intermediate_size")
     width = x.shape[-1]
-    route = m.linear("gate", x, experts, bias=False, adapter=False)
+    route = m.linear("gate", x, experts, bias, adapter=False)
     each = 3 * width * wide
-    weights = m.weight("experts", experts * each, experts * 3 * (width + wide))
+    biases = 2 * wide + width if bias else 0
+    weights = m.weight("experts", experts * (each + biases), experts * 3 * (width + wide))
     rows = x.elements // width
     flops = 2 * rows * visits * each
     y = m.run("experts", "Experts", [x, route], x.shape, flops, weights=weights)
@@ -107,20 +123,19 @@ def decoder(m: Modules, config: Config, batch: int, length: int) -> None:
     head = config.count("head_dim", default=max(1, width // heads))
     vocabulary = config.count("vocab_size")
     bias = config.flag("attention_bias", kind.bias)
-    out_bias = config.flag("attention_bias") and not kind.bias
     x, table = m.embedding("embed_tokens", m.input("input_ids", batch, length), vocabulary, width)
     for layer in range(config.count("num_hidden_layers")):
         with m.scope(f"layers/{layer}", block=True):
             y = m.norm("input_layernorm", x)
             with m.scope("self_attn"):
-                y = _attention(m, y, (heads, of_keys, head), bias, out_bias, kind.head_norms)
+                y = _attention(m, y, (heads, of_keys, head), bias, kind)
             if kind.norms == 4:
                 y = m.norm("post_attention_norm", y)
             x = m.add("residual", x, y)
             y = m.norm("post_attention_layernorm", x)
             with m.scope("mlp"):
                 if _is_sparse(config, layer):
-                    y = _experts(m, config, y)
+                    y = _experts(m, config, y, kind.sinks)
                 else:
                     wide = config.count("intermediate_size")
                     y = _feed_forward(m, y, wide, config.flag("mlp_bias"))
