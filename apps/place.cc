@@ -69,13 +69,17 @@ std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
 struct Expert {
   Placement placement;
   std::optional<DeviceWords> order;
+  std::optional<OpenedPlan> plan;
 };
 
 // `expert` is filled where the options name its file, and must outlive the request.
 PlanRequest request_of(const PlaceArguments& options, const RunContext& context,
                        const CostModel& costs, Expert& expert) {
   PlanRequest request = request_of(options.request, context);
-  if (!options.expert.empty()) {
+  if (!options.expert.empty() && request.residency == AwayChoice::kAuto) {
+    expert.plan = open_plan(options.expert, recosted(costs.graph(), {}));
+    request.known = &expert.plan->plan;
+  } else if (!options.expert.empty()) {
     expert.placement =
         read_placement(options.expert, costs.graph(), costs.cluster(), &expert.order);
     request.place.expert = &expert.placement;
@@ -202,7 +206,9 @@ Run declare_place(OptionSet& set) {
   add_cluster_options(set, options->cluster, /*required=*/true);
   add_planning_options(set, options->request, kPlaceTakes);
   const PlannerOption& expert = find_planner_option("expert");
-  set.add(command_line_names(expert), options->expert, help_text(expert, Entrance::kCommandLine))
+  set.add(command_line_names(expert), options->expert,
+          help_text(expert, Entrance::kCommandLine) +
+              "; with --residency auto a plan, of less memory, say, that the search begins with")
       .check(check_path)
       .type_name("FILE");
   add_sizes_option(set, options->sizes);

@@ -35,7 +35,7 @@ def command(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def step(graph: Path, cluster: str, *options: str) -> dict[str, Any]:
+def step(graph: Path, cluster: str, *options: object) -> dict[str, Any]:
     """One plan, with the usual budget."""
     return command("place", graph, "--cluster", cluster, *options)
 
@@ -128,14 +128,19 @@ def block_swap(path: Path, cluster: str, folder: Path) -> int | None:
 
 
 def point(name: str, path: Path, cluster: str, memory: str, folder: Path) -> dict[str, Any]:
-    """All ways on one cluster."""
+    """All ways on one cluster; with `auto`, each from its plan of the next smaller memory."""
     ways = {
         "auto": ("--residency", "auto", "--recompute", "none"),
         "both": ("--residency", "auto"),
         "all": ("--residency", "all"),
         "recompute": ("--recompute", "all", "--no-suggest"),
     }
-    found = {way: step(path, cluster, *options) for way, options in ways.items()}
+    found = {}
+    for way, options in ways.items():
+        plan = folder / f"{way}.json"  # of the next smaller memory, if there is one
+        begin = ("--expert", plan) if plan.exists() and "+2x" not in cluster else ()
+        keep = ("-o", plan) if way in ("auto", "both") else ()
+        found[way] = step(path, cluster, *options, *begin, *keep)
     row: dict[str, Any] = {"model": name, "memory": memory}
     row |= {way: plan.get("makespan") for way, plan in found.items()}
     row["swap"] = block_swap(path, cluster, folder) if "+2x" not in cluster else None
@@ -153,6 +158,8 @@ def points() -> list[dict[str, Any]]:
         folder = Path(temporary)
         for name, (model, budgets) in each(list(MODELS.items()), str, of="models"):
             path = folder / "graph.json"
+            for way in ("auto", "both"):
+                (folder / f"{way}.json").unlink(missing_ok=True)
             costs = ("--precision", "bf16", "--device", "gpu=rtx4090,host=cpu", "-o", str(path))
             words = ["generate", *model.split(), "--training", "--variables", *costs]
             subprocess.run([COMMAND, *words], check=True, capture_output=True)
@@ -179,7 +186,8 @@ def page(rows: list[dict[str, Any]]) -> Page:
     ]
     notes = (
         "Milliseconds per step. *Away*: `--residency auto --recompute none`; *away, again*: "
-        "`--residency auto`, which also recomputes; *all away*: `--residency all`; *all again*: "
+        "`--residency auto`, which also recomputes; both begin with their plan of the next smaller "
+        "memory (`--expert`) on one card; *all away*: `--residency all`; *all again*: "
         "`--recompute all`, without a host. *Block swap*, made without the planner: the weights, "
         "state and updates of the fewest last layers are on the host, and each layer is fetched "
         "while the layer before it runs (-: nothing fits, the model has no layers, or there are "

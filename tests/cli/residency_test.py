@@ -202,6 +202,31 @@ def test_second_runs_beside_fetches(run: Run, llama: Path) -> None:
     assert run("verify", unet, path).returncode == 0
 
 
+# A plan of less memory is what a search begins with; one for other devices cannot be.
+def test_a_search_begins_with_the_plan_of_less_memory(
+    run: Run, llama: Path, plan: Path, tmp_path: Path
+) -> None:
+    more, step = tmp_path / "more.json", json.loads(plan.read_text())["makespan"]
+    auto = ("--host", "64GiB", "--residency", "auto", "--budget", "1ms", "--expert", plan)
+    done = run("place", llama, "--cluster", "1x9GiB", *auto, "-v", "-o", more)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(more.read_text())
+    assert found["makespan"] <= step
+    expert = next(row for row in found["methods"] if row["method"] == "expert")
+    assert expert["makespan"] == step
+    assert run("verify", llama, more).returncode == 0
+    less = run("place", llama, "--cluster", "1x6GiB", *auto, "-o", more)
+    assert less.returncode == 0, less.stderr
+    assert "expert" not in [row["method"] for row in json.loads(more.read_text())["methods"]]
+    for cluster, file, reason in (
+        ("2x7GiB", plan, "--expert: it is a plan for other devices"),
+        ("1x9GiB", llama, 'expected "baechi-plan"'),
+    ):
+        wrong = run("place", llama, "--cluster", cluster, *auto[:-1], file)
+        assert wrong.returncode == 2
+        assert reason in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

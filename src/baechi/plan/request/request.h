@@ -11,6 +11,7 @@
 #include "baechi/base/units.h"
 #include "baechi/optimize/optimize.h"
 #include "baechi/place/placer.h"
+#include "baechi/schedule/plan.h"
 
 namespace baechi {
 
@@ -58,6 +59,9 @@ struct PlanRequest {
   Recompute recompute = Recompute::kNone;
   AwayChoice residency = AwayChoice::kNone;  // the same
   bool recompute_is_given = false;           // else kAuto where residency is: what is best of all
+  // Where residency is kAuto: a plan of the same graph for the same devices, on less memory, say, from
+  // which the search begins. The step is never longer than that plan's, if it fits.
+  const Plan* known = nullptr;
   bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};

@@ -151,6 +151,7 @@ bool settle(const ResidencyProblem& problem, ReplayedResidency& found) {
   if (!trace.has_value()) return false;
   found.placed.order =
       with_sums_behind(step, order_of(trace->schedule, step.graph, cluster.num_devices()));
+  found.peaks = IdVector<DeviceId, Bytes>(cluster.num_devices());
   for (const DeviceId device : cluster.devices()) found.peaks[device] = trace->devices[device].peak;
   found.makespan = trace->schedule.makespan;
   measure(cluster, found);

@@ -68,6 +68,7 @@ class Planning {
     PlannedStarts starts = sequences_of_one(costs_, micro_batches_, request_);
     sequences_ = std::move(starts.sequences);
     choices_ = choices_of(recompute, asked == ResidencyEffort::kFew);
+    if (request_.known != nullptr) begin_with(*request_.known, recompute);
     const double planning = static_cast<double>(starts.plans) *
                             (kOfAPlan * static_cast<double>(graph_.num_ops() * micro_batches_));
     const auto tries_of = [&](double seconds) {
@@ -128,6 +129,14 @@ class Planning {
     SearchedVariant& best = *plain.variants.front();
     return ResidingVariant{std::move(best.again), std::move(best.step),
                            *std::move(*best.search).take()};
+  }
+
+  void begin_with(const Plan& known, Recompute recompute) {
+    add_new(sequence_of_known(costs_, known), sequences_);
+    IdVector<OpId, bool> chosen(graph_.num_ops());
+    for (const Recomputation& again : known.recomputed) chosen[again.op] = true;
+    if (recompute == Recompute::kAuto && std::ranges::find(choices_, chosen) == choices_.end())
+      choices_.insert(choices_.begin() + 1, std::move(chosen));
   }
 
   ResidingPool pool(double part) const {

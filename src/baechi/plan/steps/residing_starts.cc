@@ -115,6 +115,25 @@ PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batch
   return found;
 }
 
+std::optional<SequenceOfOne> sequence_of_known(const CostModel& costs, const Plan& known) {
+  const OpGraph& graph = costs.graph();
+  const DeviceId store = store_of(costs.cluster());
+  SequenceOfOne one;
+  for (const OpId op : graph.ops()) one.device.push_back(known.schedule.slots[op].device);
+  for (const bool variables : {false, true})
+    for (const OpId op : graph.ops()) {
+      if (one.device[op] != store || graph[op].variable != variables) continue;
+      for (const Edge& edge : graph.in_edges(op))
+        if (!graph[edge.from].variable) one.device[op] = one.device[edge.from];
+      for (const Edge& edge : graph.out_edges(op))
+        if (one.device[op] == store) one.device[op] = one.device[edge.to];
+    }
+  for (const OpId op : graph.ops())
+    if (one.device[op] == store || !costs.may_run(op, one.device[op])) return std::nullopt;
+  one.sequence = order_by_key(graph, [&](OpId op) { return known.schedule.slots[op].start; });
+  return one;
+}
+
 ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
                                const InGroups& grouping) {
   const Unrolled& step = problem.step;

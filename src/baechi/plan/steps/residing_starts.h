@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
@@ -23,6 +24,10 @@ struct PlannedStarts {
 // the step takes, so that all of them hold something.
 PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
                                const PlanRequest& request);
+
+// Of a plan that may keep tensors away: updates and variables on the store go beside what they read,
+// or what reads them. Nothing if one of them would be nowhere.
+std::optional<SequenceOfOne> sequence_of_known(const CostModel& costs, const Plan& known);
 
 // How the micro-batches of a step go through a sequence: a group of so many after the other, and in it
 // all of them through a block of operators, which read so much of variables, before the next block.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/cost/device_presets.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/graph/residency.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/request/planner_options.h"
@@ -22,6 +24,7 @@
 #include "baechi/plan/residency/residency_bounds.h"
 #include "baechi/plan/residency/residency_replay.h"
 #include "baechi/plan/steps/residing_search.h"
+#include "baechi/schedule/step_order.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_variables.h"
 
@@ -48,6 +51,10 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
         "dataflow");
   if (request.place.order != ExecutionOrder::kPlanned)
     refuse("fetches are part of the planned order: ask for that");
+  const auto same = [](const Device& a, const Device& b) { return a.name == b.name; };
+  if (request.known != nullptr &&
+      !std::ranges::equal(request.known->cluster.devices, cluster.spec().devices, same))
+    throw OptionError("expert", "it is a plan for other devices than those of the cluster");
   if (request.place.expert != nullptr) refuse("an expert's placement has no fetches");
   if (request.robust.has_value())
     refuse("plans with fetches are compared by their steps alone: leave out robust");
@@ -83,10 +90,11 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
 // Parts of the budget where a plan without the store may fit: for several devices that takes longer.
 constexpr double kBesideOthers = 0.4, kBesideSeveral = 0.2;
 
-StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant) {
+StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant,
+              const char* method = kMethod) {
   StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found.residency), Plan{}};
   const CostModel costs(made.step.graph, cluster);
-  Plan plan = plan_of(costs, variant.found.placed, kMethod, false);
+  Plan plan = plan_of(costs, variant.found.placed, method, false);
   plan.micro_batches = made.step.micro_batches;
   plan.recomputed = std::move(variant.again);
   plan.residency = std::move(variant.found.residency);
@@ -94,9 +102,27 @@ StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& var
   BAECHI_ASSERT(faults.empty(), ("fetches broke a rule: " + faults.front()).c_str());
   const std::vector<std::string> unordered = check_carried(made.step, cluster, plan.schedule);
   BAECHI_ASSERT(unordered.empty(), ("a plan broke a rule: " + unordered.front()).c_str());
-  plan.notes.push_back(in_words(costs.graph(), plan, cluster));
+  if (!plan.residency.empty()) plan.notes.push_back(in_words(costs.graph(), plan, cluster));
   made.result = std::move(plan);
   return made;
+}
+
+// On this cluster, if it fits and has second runs only where they may be.
+std::optional<StepPlan> replayed(const OpGraph& graph, std::uint32_t micro_batches,
+                                 const Cluster& cluster, Recompute recompute, const Plan& known) {
+  const Recompute other = known.recomputed.empty() ? Recompute::kAll : Recompute::kNone;
+  if (known.micro_batches != micro_batches || recompute == other) return std::nullopt;
+  ResidingVariant variant{
+      known.recomputed,
+      std::make_unique<Unrolled>(unroll(recomputing(graph, known.recomputed), micro_batches)),
+      {}};
+  variant.found.residency = known.residency;
+  const Unrolled whole = with_fetches(*variant.step, known.residency);
+  variant.found.placed = {placement_of(known.schedule),
+                          order_of(known.schedule, whole.graph, cluster.num_devices())};
+  const CostModel costs(variant.step->graph, cluster);
+  if (!settle({*variant.step, costs}, variant.found)) return std::nullopt;
+  return told(graph, cluster, variant, "expert");
 }
 
 std::vector<NamedBound> bounds_of(const OpGraph& graph, std::uint32_t micro_batches,
@@ -113,6 +139,11 @@ std::string what_lacks(const Cluster& cluster, const ReplayedResidency& found) {
            ", or the devices more memory";
   return "with all that may be away on the host, device " + name + " still lacks " + lacks +
          ": it would need " + needs;
+}
+
+const std::vector<MethodOutcome>& methods_of(const PlanResult& result) {
+  const Plan* plan = std::get_if<Plan>(&result);
+  return plan != nullptr ? plan->methods : std::get<Unplaceable>(result).methods;
 }
 
 constexpr double kToTell = 0.1;              // part of the budget
@@ -182,12 +213,23 @@ void check_residency_request(const OpGraph& graph, const Cluster& cluster,
 StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
                        const PlanRequest& request, StepPlan without, PlanTimes* times) {
   Plan* other = std::get_if<Plan>(&without.result);
+  const bool proved = other == nullptr && std::get<Unplaceable>(without.result).proved;
+  if (request.known != nullptr) {
+    std::optional<StepPlan> known =
+        replayed(graph, micro_batches, cluster, request.recompute, *request.known);
+    Plan* plan = known.has_value() ? &std::get<Plan>(known->result) : nullptr;
+    if (plan != nullptr && (other == nullptr || plan->makespan() < other->makespan())) {
+      plan->methods = methods_of(without.result);
+      plan->methods.push_back(outcome_of(*plan));
+      known->micro_batch = recosted(graph, {});
+      without = *std::move(known);
+      other = &std::get<Plan>(without.result);
+    }
+  }
   const auto begin = std::chrono::steady_clock::now();
   const bool all = request.residency == AwayChoice::kAll;
   PlanRequest rest = request;
-  const auto* nothing = std::get_if<Unplaceable>(&without.result);
-  if (nothing == nullptr || !nothing->proved)
-    rest.budget *= cluster.num_devices() > 2 ? kBesideSeveral : kBesideOthers;
+  if (!proved) rest.budget *= cluster.num_devices() > 2 ? kBesideSeveral : kBesideOthers;
   std::optional<ResidingVariant> best =
       best_residing(graph, micro_batches, cluster, rest, request.recompute,
                     all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
@@ -213,7 +255,7 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   made.micro_batch = std::move(graph);
   Plan& plan = std::get<Plan>(made.result);
   plan.bounds = bounds;
-  plan.methods = other != nullptr ? other->methods : std::get<Unplaceable>(without.result).methods;
+  plan.methods = methods_of(without.result);
   plan.methods.push_back(outcome_of(plan));
   if (other != nullptr) plan.passes = other->passes;
   if (times != nullptr)

@@ -76,6 +76,20 @@ OpGraph layers(std::uint64_t seed) {
   return std::move(builder).build();
 }
 
+std::optional<Plan> plan_from(const OpGraph& graph, const Cluster& cluster,
+                              std::uint32_t micro_batches, const Plan* known) {
+  PlanRequest request{.budget = 0.001};
+  request.micro_batches = {micro_batches};
+  request.residency = AwayChoice::kAuto;
+  request.bounds = request.suggest = false;
+  request.known = known;
+  std::vector<OpGraph> sizes;
+  sizes.push_back(recosted(graph, {}));
+  StepPlan made = make_step_plan(std::move(sizes), cluster, request);  // verified there
+  Plan* plan = std::get_if<Plan>(&made.result);
+  return plan != nullptr ? std::optional(std::move(*plan)) : std::nullopt;
+}
+
 std::optional<Time> step_of(const OpGraph& graph, const Cluster& cluster, AwayChoice residency,
                             Recompute recompute = Recompute::kAuto) {
   PlanRequest request{.budget = 0.005};
@@ -216,6 +230,40 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
   REQUIRE(fits > 12);
   CHECK(longest <= 1.0);
   CHECK(four <= 1.0);
+}
+
+TEST_CASE("residency: a step is never longer than the plan of less memory that it begins with") {
+  int pairs = 0, longer = 0, kept = 0;
+  for (std::uint64_t seed = 0; seed < 2; ++seed)
+    for (const std::uint32_t micro_batches : {1U, 2U})
+      for (const bool several : {false, true}) {
+        std::optional<Plan> less;
+        for (std::int64_t capacity = 220; capacity < 800; capacity += 80) {
+          CAPTURE(seed);
+          CAPTURE(micro_batches);
+          CAPTURE(several);
+          CAPTURE(capacity);
+          const OpGraph graph = layers(seed);
+          const Cluster one = gpu_and_host(Bytes(capacity), Bytes(10'000));
+          const Cluster cluster = several ? four_unequal(one) : one;
+          const std::optional<Plan> alone = plan_from(graph, cluster, micro_batches, nullptr);
+          if (less.has_value()) {
+            const std::optional<Plan> plan = plan_from(graph, cluster, micro_batches, &*less);
+            REQUIRE(plan.has_value());
+            CHECK(plan->makespan() <= less->makespan());
+            ++pairs;
+            longer += !alone.has_value() || alone->makespan() > less->makespan() ? 1 : 0;
+            kept += plan->method == "expert" ? 1 : 0;
+            less = plan;
+          } else {
+            less = alone;
+          }
+        }
+      }
+  MESSAGE(pairs << " pairs; alone " << longer << " would be longer; " << kept << " keep the plan");
+  CHECK(pairs > 40);
+  CHECK(longer > 0);
+  CHECK(kept > 0);
 }
 
 }  // namespace
