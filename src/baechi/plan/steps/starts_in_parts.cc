@@ -13,8 +13,13 @@ namespace {
 
 class Parts {
  public:
-  Parts(const CostModel& costs, const std::vector<DeviceId>& devices)
-      : costs_(costs), graph_(costs.graph()), devices_(devices), at_(graph_.num_ops()) {}
+  // The first so many hold no more than they have room for.
+  Parts(const CostModel& costs, const std::vector<DeviceId>& devices, std::size_t full = 0)
+      : costs_(costs),
+        graph_(costs.graph()),
+        devices_(devices),
+        full_(full),
+        at_(graph_.num_ops()) {}
 
   std::optional<SequenceOfOne> take() && {
     cut();
@@ -73,11 +78,16 @@ class Parts {
     double bytes = 0, there = 0;
     for (const auto& [op, brings] : all) bytes += brings;
     for (std::size_t part = 0; part < devices_.size(); ++part) there += capacity(part);
+    double times = bytes / there, there_of_full = 0;  // what a device has, for its share
+    for (std::size_t part = 0; part < full_; ++part) there_of_full += capacity(part);
+    if (times > 1 && full_ > 0) times = (bytes - there_of_full) / (there - there_of_full);
+    const auto share = [&](std::size_t part) {
+      return capacity(part) * (part < full_ ? std::min(times, 1.0) : times);
+    };
     std::size_t part = 0;
-    double so_far = 0, limit = bytes / there * capacity(0);
+    double so_far = 0, limit = share(0);
     for (const auto& [op, brings] : all) {
-      while (so_far + brings / 2 > limit && part + 1 < devices_.size())
-        limit += bytes / there * capacity(++part);
+      while (so_far + brings / 2 > limit && part + 1 < devices_.size()) limit += share(++part);
       if (!at_[op].has_value()) put(op, devices_[part]);
       so_far += brings;
     }
@@ -102,6 +112,7 @@ class Parts {
   const CostModel& costs_;
   const OpGraph& graph_;
   const std::vector<DeviceId>& devices_;
+  const std::size_t full_;
   IdVector<OpId, std::optional<DeviceId>> at_;
 };
 
@@ -142,6 +153,10 @@ std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs) {
     for (std::size_t i = 0; i < size; ++i) first.push_back(devices[i].second);
     add_new(Parts(costs, first).take(), found);
   }
+  std::vector<DeviceId> slow_first;
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    slow_first.push_back(devices[(i + as_fast) % devices.size()].second);
+  add_new(Parts(costs, slow_first, devices.size() - as_fast).take(), found);
   return found;
 }
 

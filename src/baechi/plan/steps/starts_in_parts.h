@@ -23,7 +23,8 @@ void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& start
 
 // For all devices but the store, for the fastest and those as fast, and for the fastest alone: each
 // has as large a part of the forward operators' bytes as of the memory of all; backward operators
-// and updates follow.
+// and updates follow. Where devices are unequally fast, also with the slower ones first, which then
+// hold no more than they have room for: less is computed there, and their gradients come last.
 std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs);
 
 }  // namespace baechi

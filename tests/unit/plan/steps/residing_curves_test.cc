@@ -121,14 +121,14 @@ double ratio(Time a, Time b) {
   return static_cast<double>(a.count()) / static_cast<double>(b.count());
 }
 
-// The fastest devices first, the layers in turn; gradients, weights and updates are where their
-// layer is.
+// The fastest devices first, the layers in turn, or the slower ones first with what they have room
+// for; gradients, weights and updates are where their layer is.
 TEST_CASE("residency: starts cut a graph into one part for each device, for all or the fastest") {
   const OpGraph graph = layers(1);
   const Cluster cluster = four_unequal(gpu_and_host(Bytes(200), Bytes(10'000)));
   const std::vector<SequenceOfOne> starts = starts_in_parts(CostModel(graph, cluster));
-  REQUIRE(starts.size() == 3);
-  const std::array<std::size_t, 3> used{4, 2, 1};
+  REQUIRE(starts.size() == 4);
+  const std::array<std::size_t, 4> used{4, 2, 1, 4};
   for (std::size_t i = 0; i < starts.size(); ++i) {
     CAPTURE(i);
     std::vector<std::string> of_layers;
@@ -141,11 +141,31 @@ TEST_CASE("residency: starts cut a graph into one part for each device, for all 
       CHECK(std::ranges::count(names, names.front()) == 4);
       of_layers.push_back(names.front());
     }
-    CHECK(std::ranges::is_sorted(of_layers));
-    CHECK(of_layers.front() == "gpu:0");
+    const auto middle = std::ranges::find(of_layers, "gpu:0");
+    const bool slow_first = i == 3;
+    CHECK(std::is_sorted(of_layers.begin(), middle));
+    CHECK(std::is_sorted(middle, of_layers.end()));
+    CHECK(of_layers.front() == (slow_first ? "gpu:2" : "gpu:0"));
+    const auto slower =
+        std::ranges::count_if(of_layers, [](const auto& name) { return name > "gpu:1"; });
+    CHECK(slower == (i == 0 ? 2 : slow_first ? 2 : 0));
     of_layers.erase(std::unique(of_layers.begin(), of_layers.end()), of_layers.end());
     CHECK(of_layers.size() == used[i]);
   }
+}
+
+// Where not everything fits, slower devices that come first hold what they have room for.
+TEST_CASE("residency: the slower devices that come first hold less where memory is short") {
+  const OpGraph graph = layers(1);
+  const Cluster cluster = four_unequal(gpu_and_host(Bytes(60), Bytes(10'000)));
+  const std::vector<SequenceOfOne> starts = starts_in_parts(CostModel(graph, cluster));
+  REQUIRE(starts.size() == 4);
+  const auto on_slower = [&](const SequenceOfOne& start) {
+    return std::ranges::count_if(start.device,
+                                 [&](DeviceId device) { return cluster[device].name > "gpu:1"; });
+  };
+  CHECK(on_slower(starts.front()) == 8);  // two layers
+  CHECK(on_slower(starts.back()) == 4);
 }
 
 // Beside a device that holds nearly all memory, all plans are on that one.
@@ -162,7 +182,7 @@ TEST_CASE("residency: no two starts are equal, and planning for them is counted"
     const Cluster cluster(spec);
     const PlannedStarts starts = sequences_of_one(CostModel(graph, cluster), 1, request);
     CHECK(starts.plans == 2);
-    CHECK(starts.sequences.size() <= (capacity > 1 ? 5 : 4));
+    CHECK(starts.sequences.size() <= (capacity > 1 ? 6 : 5));
     REQUIRE(starts.sequences.size() >= 2);
     for (std::size_t i = 0; i < starts.sequences.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) CHECK(!(starts.sequences[i] == starts.sequences[j]));
