@@ -74,7 +74,8 @@ Instance instance_of(const Regime& regime, std::uint64_t seed) {
       all += need;
       most = std::max(most, need);
     }
-    capacity = Bytes(random.between(std::max(most, all / 3), all + 2));
+    // At least 2, since random_cluster() may halve it.
+    capacity = Bytes(std::max<std::int64_t>(2, random.between(std::max(most, all / 3), all + 2)));
   }
   ClusterSpec spec = random_cluster(seed, capacity).spec();
   if (spec.devices.size() > 3) spec.devices.resize(3);

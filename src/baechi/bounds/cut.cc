@@ -95,14 +95,15 @@ Ns longest_step(const Relaxation& relaxed) {
 }  // namespace
 
 Ns cut(const Relaxation& relaxed, const HeadsTails& ends, Ns known,
-       std::span<const Distance> distances) {
+       std::span<const Distance> distances, std::size_t most_steps) {
   if (relaxed.num_devices == 1) return known;
   // What one hypothesis costs, about, in operators and edges looked at; and what we would spend.
-  constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kMostSteps = 40, kFewestSteps = 12;
+  constexpr std::size_t kBudget = 400'000, kManyRounds = 4, kFewestSteps = 12;
   const std::size_t size = (relaxed.unit.size() + relaxed.graph->num_edges()) *
                            relaxed.num_types() * relaxed.num_types();
   const std::size_t rounds = size * kManyRounds * 8 <= kBudget ? kManyRounds : 1;
-  const std::size_t steps = std::clamp(kBudget / (size * rounds + 1), kFewestSteps, kMostSteps);
+  const std::size_t steps =
+      std::clamp(kBudget / (size * rounds + 1), std::min(kFewestSteps, most_steps), most_steps);
   const Hypothesis hypothesis(relaxed, ends, rounds, distances);
 
   // Gallops up from the known bound while hypotheses fall, then bisects.

@@ -161,7 +161,7 @@ class SplitSection {
     }
   }
 
-  // The section with an operator there, seen from a first end of one type and a last one of another.
+  // The section with an operator there, seen from its first end and its last one, by their types.
   Ns through(std::uint32_t op, std::size_t from, std::size_t head, std::size_t to,
              std::size_t tail) const {
     const std::size_t type = head == home_ ? from : head;

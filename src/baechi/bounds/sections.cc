@@ -8,6 +8,7 @@
 
 #include "baechi/bounds/fill_drain.h"
 #include "baechi/bounds/section_chain.h"
+#include "baechi/bounds/section_cut.h"
 #include "baechi/bounds/star.h"
 
 namespace baechi::bounds {
@@ -94,8 +95,13 @@ class Sections {
     section_of_[first_] = section_of_[last_] = current_;
     heads(section.inside);
     tails(section.inside);
-    const Ns chain = std::max(head_[last_], tail_[first_]);
-    return std::max({chain, shared(section.inside), std::min(alone(section.inside), cut_)});
+    const Ns chain = std::max(head_[last_], tail_[first_]), one = alone(section.inside);
+    const Ns known = std::max({chain, shared(section.inside), std::min(one, cut_)});
+    // No more than what one device takes is to be proved, if that could do it all.
+    const std::size_t size = section.inside.size() * in_.num_types() * in_.num_types();
+    if (known >= one - one / 64 || size > kMostCut - cut_so_far_) return known;
+    cut_so_far_ += size;
+    return section_cut(in_, section, known);
   }
 
   bool inside(const Arc& arc) const { return section_of_[arc.op] == current_; }
@@ -177,8 +183,11 @@ class Sections {
     return least;
   }
 
+  static constexpr std::size_t kMostCut = 8'000;  // operators by pairs of types, in all
+
   const Relaxation& in_;
   const Arcs arcs_;
+  std::size_t cut_so_far_ = 0;
   const std::vector<std::int64_t> devices_;  // their weights, largest first
   std::vector<WideInt> weighted_;            // the least weighted work of each operator
 

@@ -83,6 +83,20 @@ TEST_CASE("sections: layers of branches add up") {
   CHECK(bound(graph, cluster, "sections") == Time(3 * 220 + 4 * 10));
 }
 
+// Three operators of 100 on two devices: two of them are on one, whatever the work on average is.
+TEST_CASE("sections: what lies between two operators is cut as a graph of its own") {
+  Sketch sketch;
+  const OpId s = sketch.add("s", 0, 20), t = sketch.add("t", 0);
+  for (const char* const name : {"a", "b", "c"}) {
+    const OpId op = sketch.add(name, 100, 20);
+    sketch.reads(op, s);
+    sketch.reads(t, op);
+  }
+  const auto found = distance(sketch.build(), byte_per_ns(2, kSequential), "s", "t");
+  CHECK(found.value_or(0) > 190);  // (300 + 20 + 20) / 2 = 170 by the work alone
+  CHECK(found.value_or(0) <= 200);
+}
+
 // Of four devices that may share the work, the first starts at once, the second gets s's tensor at
 // 10, the third at 20. The fourth need not wait for 30: a, on the second, can send it something at
 // 20. So 190 operators of 1 take 60: 60 + 50 + 40 + 40.
