@@ -76,7 +76,8 @@ class SplitSection {
       soonest = std::min(soonest, elsewhere);
       cost(op, elsewhere, 0);
     }
-    return splits(soonest);
+    return splits(
+        std::max({soonest, head_[at(last_, type, home_)], tail_[at(first_, type, home_)]}));
   }
 
   // The ends on two devices of these types.
