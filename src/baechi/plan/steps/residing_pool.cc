@@ -7,7 +7,6 @@
 namespace baechi {
 namespace {
 
-constexpr int kGlances = 2;              // replays of each start
 constexpr std::size_t kManyStarts = 10;  // get one each
 constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
 constexpr double kNear = 1.1;        // times the best step
@@ -58,19 +57,28 @@ void ResidingPool::spend_until(double part) {
   work.limit_to_fit = static_cast<std::int64_t>(part * static_cast<double>(limit_to_fit));
 }
 
+void ResidingPool::spend_more(double part) {
+  work.limit = work.spent + static_cast<std::int64_t>(part * static_cast<double>(limit));
+  work.limit_to_fit = work.limit;
+}
+
 void ResidingPool::sort() {
   std::erase_if(variants, [](const auto& variant) { return variant->search->best() == nullptr; });
   std::ranges::stable_sort(variants, {},
                            [](const auto& variant) { return variant->search->best()->rating(); });
 }
 
-ResidingPool::Candidate ResidingPool::glance_at(SearchedVariant& variant, std::size_t start) {
-  const int glances = variant.starts.size() < kManyStarts ? kGlances : 1;
+ResidingPool::Candidate ResidingPool::rate(std::size_t at, std::size_t start, int glances) {
+  SearchedVariant& variant = *variants[at];
   const auto [unused, over, step] = variant.search->try_as(from_start(start, kGlance), glances);
   const Bytes least = std::max(least_memory(variant.costs->cluster()), Bytes(1));
   const double lacks = static_cast<double>(over.count()) / static_cast<double>(least.count());
-  candidates.push_back(
-      {static_cast<double>(step.count()) * (1 + lacks), variants.size() - 1, start});
+  return {static_cast<double>(step.count()) * (1 + lacks), at, start};
+}
+
+ResidingPool::Candidate ResidingPool::glance_at(std::size_t start) {
+  const bool many = variants.back()->starts.size() >= kManyStarts;
+  candidates.push_back(rate(variants.size() - 1, start, many ? 1 : kGlances));
   return candidates.back();
 }
 

@@ -35,6 +35,8 @@ struct ResidingPool {
   // then of the best choice of second runs.
   static constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7;
 
+  static constexpr int kGlances = 2;  // replays of each start
+
   struct Candidate {
     double step = 0;  // longer where it did not fit at a glance
     std::size_t variant = 0, start = 0;
@@ -49,8 +51,9 @@ struct ResidingPool {
   Time step() const { return variants.front()->search->best()->makespan; }
 
   void spend_until(double part);
-  // Of the last variant.
-  Candidate glance_at(SearchedVariant& variant, std::size_t start);
+  void spend_more(double part);
+  Candidate rate(std::size_t variant, std::size_t start, int glances = kGlances);
+  Candidate glance_at(std::size_t start);  // of the last variant
   void try_candidates();
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve();

@@ -29,6 +29,7 @@ constexpr double kForPlain = 0.5;
 constexpr double kHopeless = 1.5;  // times a step with second runs: none get no search of theirs
 // Choices that try all starts. The others try those that were best for one of these.
 constexpr std::size_t kWithAllStarts = 3;
+constexpr double kToShift = 0.1;
 
 // 0, n - 1, then what halves the largest gaps.
 std::vector<std::size_t> in_halves(std::size_t n) {
@@ -69,11 +70,10 @@ class Planning {
     sequences_ = std::move(starts.sequences);
     choices_ = choices_of(recompute, asked == ResidencyEffort::kFew);
     if (request_.known != nullptr) begin_with(*request_.known, recompute);
-    const double planning = static_cast<double>(starts.plans) *
-                            (kOfAPlan * static_cast<double>(graph_.num_ops() * micro_batches_));
+    const double planning = kOfAPlan * static_cast<double>(graph_.num_ops() * micro_batches_);
     const auto tries_of = [&](double seconds) {
       const double all = kTriesPerSecond * seconds;
-      const double starts_take = starts.plans > 0 ? kForStarts * all + planning : 0;
+      const double starts_take = starts.is_planned ? kForStarts * all + planning : 0;
       return static_cast<std::int64_t>(std::max(all - starts_take, kLeastForTries * all));
     };
     limit_ = std::max(tries_of(budget), budget > 0 ? kLeastTries : 0);
@@ -105,6 +105,7 @@ class Planning {
   // tries of their own: what the first comes to does not depend on the others.
   std::optional<ResidingVariant> of_sequences(ResidencyEffort asked) {
     good_.clear();
+    shares_ = shares_by_memory(costs_);
     glanced_ = 0;
     const bool divided = asked == ResidencyEffort::kMany;
     const std::span choices(choices_);
@@ -158,6 +159,7 @@ class Planning {
       if (!pool.variants.empty() && pool.work.is_over()) break;
       try_choice(pool, choices[choice], asked == ResidencyEffort::kAll);
     }
+    if (asked == ResidencyEffort::kMany && cluster_.num_devices() > 2) shift_shares(pool);
     pool.spend_until(asked == ResidencyEffort::kMany ? ResidingPool::kUntilFirst : 1.0);
     if (asked != ResidencyEffort::kAll) pool.try_candidates();
     pool.sort();
@@ -175,10 +177,52 @@ class Planning {
         continue;
       }
       if (variant.search->best() != nullptr && pool.work.is_over()) break;
-      const ResidingPool::Candidate found = pool.glance_at(variant, start);
+      const ResidingPool::Candidate found = pool.glance_at(start);
       if (!best.has_value() || found.step < best->step) best = found;
     }
     if (all_starts && best.has_value()) good_.insert(variant.which[best->start]);
+  }
+
+  // From the best shares of the devices on, others, one part after the other from device to device.
+  void shift_shares(ResidingPool& pool) {
+    const auto rating = [](const auto& variant) {
+      const ReplayedResidency* found = variant->search->best();
+      return found != nullptr ? std::optional(found->rating()) : std::nullopt;
+    };
+    std::size_t at = 0;
+    for (std::size_t i = 1; i < pool.variants.size(); ++i)
+      if (rating(pool.variants[i]) < rating(pool.variants[at])) at = i;
+    if (pool.variants.empty() || !rating(pool.variants[at]).has_value()) return;
+    SearchedVariant& variant = *pool.variants[at];
+    const std::vector<InGroups> in_groups = groupings();
+    const std::size_t grouping = variant.which[variant.search->best_try().start] % in_groups.size();
+    std::optional<ResidingPool::Candidate> least;
+    const auto rate = [&](const DeviceShares& shares) -> std::optional<double> {
+      if (pool.work.is_over()) return std::nullopt;
+      const std::optional<SequenceOfOne> one = in_parts(costs_, shares);
+      if (!one.has_value()) return std::nullopt;
+      const std::optional<SequenceOfOne> whole = with_second_runs(*one, variant.again);
+      if (!whole.has_value()) return std::nullopt;
+      variant.starts.push_back(start_in_groups(variant.problem(), *whole, in_groups[grouping]));
+      variant.which.push_back(grouping);
+      const ResidingPool::Candidate found = pool.rate(at, variant.starts.size() - 1);
+      if (!least.has_value() || found.step < least->step) least = found;
+      return found.step;
+    };
+    pool.spend_more(kToShift);
+    shares_.push_back(least_shares(cluster_, shares_, rate));
+    if (least.has_value()) pool.candidates.push_back(*least);
+  }
+
+  std::optional<SequenceOfOne> with_second_runs(const SequenceOfOne& one,
+                                                const std::vector<Recomputation>& again) const {
+    IdVector<OpId, bool> chosen(graph_.num_ops());
+    for (const Recomputation& each : again) chosen[each.op] = true;
+    SecondRuns::Placed placed = runs_.in(one.sequence, chosen);
+    if (placed.again != again) return std::nullopt;
+    SequenceOfOne whole{one.device, std::move(placed.sequence)};
+    for (const Recomputation& each : again) whole.device.push_back(one.device[each.op]);
+    return whole;
   }
 
   std::vector<IdVector<OpId, bool>> choices_of(Recompute recompute, bool few) const {
@@ -247,6 +291,7 @@ class Planning {
   const SecondRuns runs_;
   std::vector<SequenceOfOne> sequences_;
   std::vector<IdVector<OpId, bool>> choices_;  // of second runs; none first
+  std::vector<DeviceShares> shares_;           // the best last
   std::int64_t limit_ = 0, limit_to_fit_ = 0;
   std::size_t glanced_ = 0;     // choices
   std::set<std::size_t> good_;  // starts, as in SearchedVariant::which

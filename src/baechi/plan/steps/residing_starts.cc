@@ -2,7 +2,6 @@
 #include "baechi/plan/steps/residing_starts.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -99,19 +98,15 @@ PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batch
   for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
   for (const DeviceId device : devices.devices()) there += devices[device].capacity;
   const CostModel given(graph, devices);
-  const std::array clusters{
-      roomier(given, std::nullopt),
+  const Cluster all_hold =
       roomier(given, kRoomFor * static_cast<double>(all.count()) /
-                         static_cast<double>(std::max(there, Bytes(1)).count()))};
+                         static_cast<double>(std::max(there, Bytes(1)).count()));
   PlanRequest request = asked;
   request.bounds = false;
   request.suggest = false;
   request.watch = nullptr;
-  request.budget /= static_cast<double>(clusters.size());
-  for (const Cluster& cluster : clusters) {
-    add_new(planned(graph, micro_batches, cluster, store, request), found.sequences);
-    ++found.plans;
-  }
+  add_new(planned(graph, micro_batches, all_hold, store, request), found.sequences);
+  found.is_planned = true;
   return found;
 }
 

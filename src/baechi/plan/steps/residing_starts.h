@@ -2,7 +2,6 @@
 // Where operators run, and in which order, before anything is sent away. Beyond the paper.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -16,12 +15,12 @@ namespace baechi {
 
 struct PlannedStarts {
   std::vector<SequenceOfOne> sequences;  // no two are equal
-  std::size_t plans = 0;                 // that were made for them
+  bool is_planned = false;               // whether a plan was made
 };
 
-// In parts; and of plans of so many micro-batches for all devices but the store, which share the
-// budget: as if they had room for everything, and as if they had just as many times their memory as
-// the step takes, so that all of them hold something.
+// In parts; and, with several devices but the store, of a plan of so many micro-batches for these
+// alone, as if they had just as many times their memory as the step takes, so that all of them hold
+// something.
 PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
                                const PlanRequest& request);
 

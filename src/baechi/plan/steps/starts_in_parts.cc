@@ -2,8 +2,10 @@
 #include "baechi/plan/steps/starts_in_parts.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "baechi/plan/residency/stored_units.h"
@@ -11,15 +13,12 @@
 namespace baechi {
 namespace {
 
+constexpr std::array kMoved{0.1, 0.05, 0.025};  // parts, in a search for shares
+
 class Parts {
  public:
-  // The first so many hold no more than they have room for.
-  Parts(const CostModel& costs, const std::vector<DeviceId>& devices, std::size_t full = 0)
-      : costs_(costs),
-        graph_(costs.graph()),
-        devices_(devices),
-        full_(full),
-        at_(graph_.num_ops()) {}
+  Parts(const CostModel& costs, const DeviceShares& shares)
+      : costs_(costs), graph_(costs.graph()), shares_(shares), at_(graph_.num_ops()) {}
 
   std::optional<SequenceOfOne> take() && {
     cut();
@@ -47,6 +46,7 @@ class Parts {
     for (const OpId member : together(op)) at_[member] = device;
   }
 
+ public:
   // What each operator that is cut brings: what it makes, and what its group and the variables that
   // it reads keep, if nothing before it brought that.
   std::vector<std::pair<OpId, double>> brought() const {
@@ -73,28 +73,19 @@ class Parts {
     return all;
   }
 
+ private:
   void cut() {
     const auto all = brought();
-    double bytes = 0, there = 0;
+    double bytes = 0, so_far = 0;
     for (const auto& [op, brings] : all) bytes += brings;
-    for (std::size_t part = 0; part < devices_.size(); ++part) there += capacity(part);
-    double times = bytes / there, there_of_full = 0;  // what a device has, for its share
-    for (std::size_t part = 0; part < full_; ++part) there_of_full += capacity(part);
-    if (times > 1 && full_ > 0) times = (bytes - there_of_full) / (there - there_of_full);
-    const auto share = [&](std::size_t part) {
-      return capacity(part) * (part < full_ ? std::min(times, 1.0) : times);
-    };
     std::size_t part = 0;
-    double so_far = 0, limit = share(0);
+    double limit = bytes * shares_.front().second;
     for (const auto& [op, brings] : all) {
-      while (so_far + brings / 2 > limit && part + 1 < devices_.size()) limit += share(++part);
-      if (!at_[op].has_value()) put(op, devices_[part]);
+      while (so_far + brings / 2 > limit && part + 1 < shares_.size())
+        limit += bytes * shares_[++part].second;
+      if (!at_[op].has_value()) put(op, shares_[part].first);
       so_far += brings;
     }
-  }
-
-  double capacity(std::size_t part) const {
-    return static_cast<double>(costs_.cluster()[devices_[part]].capacity.count());
   }
 
   // Where its forward operator is, what reads a variable, or what it reads.
@@ -106,13 +97,12 @@ class Parts {
         if (at_[edge.to].has_value()) return *at_[edge.to];
     for (const Edge& edge : graph_.in_edges(op))
       if (at_[edge.from].has_value()) return *at_[edge.from];
-    return devices_.front();
+    return shares_.front().first;
   }
 
   const CostModel& costs_;
   const OpGraph& graph_;
-  const std::vector<DeviceId>& devices_;
-  const std::size_t full_;
+  const DeviceShares& shares_;
   IdVector<OpId, std::optional<DeviceId>> at_;
 };
 
@@ -141,22 +131,82 @@ void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& start
     starts.push_back(*std::move(one));
 }
 
-std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs) {
+std::optional<SequenceOfOne> in_parts(const CostModel& costs, const DeviceShares& shares) {
+  return Parts(costs, shares).take();
+}
+
+std::vector<DeviceShares> shares_by_memory(const CostModel& costs) {
   const auto devices = by_time(costs, store_of(costs.cluster()));
   const auto as_fast = static_cast<std::size_t>(std::ranges::count(
       devices, devices.front().first, [](const auto& device) { return device.first; }));
+  const auto capacity = [&](const auto& device) {
+    return static_cast<double>(costs.cluster()[device.second].capacity.count());
+  };
   std::vector<std::size_t> sizes{devices.size(), as_fast, 1};
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  std::vector<SequenceOfOne> found;
+  std::vector<DeviceShares> all;
   for (const std::size_t size : sizes) {
-    std::vector<DeviceId> first;
-    for (std::size_t i = 0; i < size; ++i) first.push_back(devices[i].second);
-    add_new(Parts(costs, first).take(), found);
+    double there = 0;
+    for (std::size_t i = 0; i < size; ++i) there += capacity(devices[i]);
+    all.emplace_back();
+    for (std::size_t i = 0; i < size; ++i)
+      all.back().emplace_back(devices[i].second, capacity(devices[i]) / there);
   }
-  std::vector<DeviceId> slow_first;
+  const DeviceShares none;
+  double bytes = 1, slow = 0, fast = 0;
+  for (const auto& [op, brings] : Parts(costs, none).brought()) bytes += brings;
   for (std::size_t i = 0; i < devices.size(); ++i)
-    slow_first.push_back(devices[(i + as_fast) % devices.size()].second);
-  add_new(Parts(costs, slow_first, devices.size() - as_fast).take(), found);
+    (i < as_fast ? fast : slow) += capacity(devices[i]);
+  const double of_slow = std::min(slow / bytes, slow / (slow + fast));
+  all.emplace_back();
+  for (std::size_t i = as_fast; i < devices.size() + as_fast; ++i) {
+    const auto& device = devices[i % devices.size()];
+    const bool is_slow = i < devices.size();
+    all.back().emplace_back(device.second,
+                            capacity(device) * (is_slow ? of_slow / slow : (1 - of_slow) / fast));
+  }
+  return all;
+}
+
+DeviceShares least_shares(const Cluster& cluster, const std::vector<DeviceShares>& from,
+                          const std::function<std::optional<double>(const DeviceShares&)>& rate) {
+  std::set<DeviceShares> seen;
+  DeviceShares best;
+  std::optional<double> least;
+  const auto is_less = [&](const DeviceShares& shares) {
+    if (!seen.insert(shares).second) return false;
+    const std::optional<double> rating = rate(shares);
+    if (!rating.has_value() || (least.has_value() && *rating >= *least)) return false;
+    least = rating;
+    best = shares;
+    return true;
+  };
+  for (const DeviceShares& shares : from) is_less(shares);
+  const auto differ = [&](DeviceId a, DeviceId b) {
+    return cluster[a].capacity != cluster[b].capacity || cluster[a].speed != cluster[b].speed;
+  };
+  for (const double part : kMoved)
+    for (bool shorter = true; shorter;) {
+      shorter = false;
+      for (std::size_t i = 0; i < best.size(); ++i)
+        for (std::size_t j = 0; j < best.size(); ++j) {
+          DeviceShares other = best;
+          const double moved = std::min(part, other[i].second);
+          other[i].second -= moved;
+          other[j].second += moved;
+          if (i != j && moved > 0) shorter = is_less(other) || shorter;
+          other = best;
+          std::swap(other[i], other[j]);
+          if (i < j && differ(best[i].first, best[j].first)) shorter = is_less(other) || shorter;
+        }
+    }
+  return best;
+}
+
+std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs) {
+  std::vector<SequenceOfOne> found;
+  for (const DeviceShares& shares : shares_by_memory(costs))
+    add_new(in_parts(costs, shares), found);
   return found;
 }
 

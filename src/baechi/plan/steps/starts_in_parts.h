@@ -2,7 +2,9 @@
 // Placements that cut a graph into consecutive parts, one for each device. Beyond the paper.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
@@ -21,10 +23,21 @@ struct SequenceOfOne {
 // Unless there is an equal one.
 void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& starts);
 
-// For all devices but the store, for the fastest and those as fast, and for the fastest alone: each
-// has as large a part of the forward operators' bytes as of the memory of all; backward operators
-// and updates follow. Where devices are unequally fast, also with the slower ones first, which then
-// hold no more than they have room for: less is computed there, and their gradients come last.
+// Devices and their parts of the forward operators' bytes, in the order of the graph.
+using DeviceShares = std::vector<std::pair<DeviceId, double>>;
+
+// Backward operators and updates follow their forward operators.
+std::optional<SequenceOfOne> in_parts(const CostModel& costs, const DeviceShares& shares);
+
+// By memory: for all devices but the store, for the fastest and those as fast, and for the fastest
+// alone. Where devices are unequally fast, also with the slower ones first, which then hold no more
+// than they have room for: less is computed there, and their gradients come last.
+std::vector<DeviceShares> shares_by_memory(const CostModel& costs);
+// Of these, and of those that follow from the best by moving a part from one device to another or by
+// exchanging two that differ, the one with the least rating. Nothing is rated twice.
+DeviceShares least_shares(const Cluster& cluster, const std::vector<DeviceShares>& from,
+                          const std::function<std::optional<double>(const DeviceShares&)>& rate);
+
 std::vector<SequenceOfOne> starts_in_parts(const CostModel& costs);
 
 }  // namespace baechi
