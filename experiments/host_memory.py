@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -127,8 +128,11 @@ def block_swap(path: Path, cluster: str, folder: Path) -> int | None:
     return best
 
 
-def point(name: str, path: Path, cluster: str, memory: str, folder: Path) -> dict[str, Any]:
-    """All ways on one cluster; with `auto`, each from its plan of the next smaller memory."""
+def point(
+    name: str, path: Path, cluster: str, memory: str, smaller: dict[str, Path]
+) -> dict[str, Any]:
+    """All ways on one cluster; on one card `auto` begins with plans of smaller ones."""
+    folder, four = path.parent, "+2x" in cluster
     ways = {
         "auto": ("--residency", "auto", "--recompute", "none"),
         "both": ("--residency", "auto"),
@@ -137,13 +141,19 @@ def point(name: str, path: Path, cluster: str, memory: str, folder: Path) -> dic
     }
     found = {}
     for way, options in ways.items():
-        plan = folder / f"{way}.json"  # of the next smaller memory, if there is one
-        begin = ("--expert", plan) if plan.exists() and "+2x" not in cluster else ()
+        plan = folder / f"{way}_{memory}.json"
         keep = ("-o", plan) if way in ("auto", "both") else ()
+        begin = ("--expert", smaller[way]) if way in smaller and not four else ()
         found[way] = step(path, cluster, *options, *begin, *keep)
+        if keep and "makespan" not in found[way]:
+            continue
+        if way == "both" and found["auto"].get("makespan", math.inf) < found[way]["makespan"]:
+            found[way] = step(path, cluster, *options, "--expert", smaller["auto"], *keep)
+        if keep:
+            smaller[way] = plan
     row: dict[str, Any] = {"model": name, "memory": memory}
     row |= {way: plan.get("makespan") for way, plan in found.items()}
-    row["swap"] = block_swap(path, cluster, folder) if "+2x" not in cluster else None
+    row["swap"] = None if four else block_swap(path, cluster, folder)
     bounds = found["both"].get("bounds") or found["auto"].get("bounds") or []
     row["bound"], row["by"] = (bounds[0]["value"], bounds[0]["name"]) if bounds else (None, None)
     best = min((row[way] for way in ("auto", "both") if row[way]), default=None)
@@ -158,15 +168,14 @@ def points() -> list[dict[str, Any]]:
         folder = Path(temporary)
         for name, (model, budgets) in each(list(MODELS.items()), str, of="models"):
             path = folder / "graph.json"
-            for way in ("auto", "both"):
-                (folder / f"{way}.json").unlink(missing_ok=True)
+            smaller: dict[str, Path] = {}
             costs = ("--precision", "bf16", "--device", "gpu=rtx4090,host=cpu", "-o", str(path))
             words = ["generate", *model.split(), "--training", "--variables", *costs]
             subprocess.run([COMMAND, *words], check=True, capture_output=True)
             clusters = {f"{size}": f"1xgpu:{size}GiB+1xhost:512GiB" for size in budgets}
             for large, small in UNEQUAL.get(name, ()):
                 clusters[f"2 x {large}, 2 x {small}"] = FOUR.format(large=large, small=small)
-            rows += [point(name, path, line, memory, folder) for memory, line in clusters.items()]
+            rows += [point(name, path, line, memory, smaller) for memory, line in clusters.items()]
     return rows
 
 
@@ -186,8 +195,9 @@ def page(rows: list[dict[str, Any]]) -> Page:
     ]
     notes = (
         "Milliseconds per step. *Away*: `--residency auto --recompute none`; *away, again*: "
-        "`--residency auto`, which also recomputes; both begin with their plan of the next smaller "
-        "memory (`--expert`) on one card; *all away*: `--residency all`; *all again*: "
+        "`--residency auto`, which also recomputes; on one card both begin with their plan of the "
+        "next smaller memory (`--expert`), the latter with that of *away* where it is longer; "
+        "*all away*: `--residency all`; *all again*: "
         "`--recompute all`, without a host. *Block swap*, made without the planner: the weights, "
         "state and updates of the fewest last layers are on the host, and each layer is fetched "
         "while the layer before it runs (-: nothing fits, the model has no layers, or there are "

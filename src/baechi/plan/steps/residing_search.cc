@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kRunChoices = 12, kFewRunChoices = 4;  // of second runs, beside none
 constexpr double kTriesPerSecond = 1.4e6;      // operators in replays, with their choices
-constexpr double kForStarts = 0.2;             // part of the budget: plans for several devices
+constexpr double kForStarts = 0.2;             // part of the budget: a plan for several devices
 constexpr double kOfAPlan = 110;               // replays of all operators take as long
 constexpr double kLeastForTries = 0.4;         // part of the budget, whatever plans take
 constexpr std::int64_t kLeastTries = 100'000;  // operators in replays, with any budget but none
@@ -29,7 +29,7 @@ constexpr double kForPlain = 0.5;
 constexpr double kHopeless = 1.5;  // times a step with second runs: none get no search of theirs
 // Choices that try all starts. The others try those that were best for one of these.
 constexpr std::size_t kWithAllStarts = 3;
-constexpr double kToShift = 0.1;
+constexpr double kToShift = 0.1;  // part of the tries: other shares of several devices
 
 // 0, n - 1, then what halves the largest gaps.
 std::vector<std::size_t> in_halves(std::size_t n) {
@@ -105,7 +105,6 @@ class Planning {
   // tries of their own: what the first comes to does not depend on the others.
   std::optional<ResidingVariant> of_sequences(ResidencyEffort asked) {
     good_.clear();
-    shares_ = shares_by_memory(costs_);
     glanced_ = 0;
     const bool divided = asked == ResidencyEffort::kMany;
     const std::span choices(choices_);
@@ -159,7 +158,8 @@ class Planning {
       if (!pool.variants.empty() && pool.work.is_over()) break;
       try_choice(pool, choices[choice], asked == ResidencyEffort::kAll);
     }
-    if (asked == ResidencyEffort::kMany && cluster_.num_devices() > 2) shift_shares(pool);
+    const bool first = glanced_ == 1;  // of all choices
+    if (first && asked == ResidencyEffort::kMany && cluster_.num_devices() > 2) shift_shares(pool);
     pool.spend_until(asked == ResidencyEffort::kMany ? ResidingPool::kUntilFirst : 1.0);
     if (asked != ResidencyEffort::kAll) pool.try_candidates();
     pool.sort();
@@ -185,44 +185,36 @@ class Planning {
 
   // From the best shares of the devices on, others, one part after the other from device to device.
   void shift_shares(ResidingPool& pool) {
-    const auto rating = [](const auto& variant) {
-      const ReplayedResidency* found = variant->search->best();
-      return found != nullptr ? std::optional(found->rating()) : std::nullopt;
-    };
-    std::size_t at = 0;
-    for (std::size_t i = 1; i < pool.variants.size(); ++i)
-      if (rating(pool.variants[i]) < rating(pool.variants[at])) at = i;
-    if (pool.variants.empty() || !rating(pool.variants[at]).has_value()) return;
-    SearchedVariant& variant = *pool.variants[at];
+    SearchedVariant& variant = *pool.variants.front();
+    if (variant.search->best() == nullptr) return;
     const std::vector<InGroups> in_groups = groupings();
     const std::size_t grouping = variant.which[variant.search->best_try().start] % in_groups.size();
+    IdVector<OpId, bool> chosen(graph_.num_ops());
+    for (const Recomputation& again : variant.again) chosen[again.op] = true;
     std::optional<ResidingPool::Candidate> least;
     const auto rate = [&](const DeviceShares& shares) -> std::optional<double> {
       if (pool.work.is_over()) return std::nullopt;
       const std::optional<SequenceOfOne> one = in_parts(costs_, shares);
       if (!one.has_value()) return std::nullopt;
-      const std::optional<SequenceOfOne> whole = with_second_runs(*one, variant.again);
-      if (!whole.has_value()) return std::nullopt;
-      variant.starts.push_back(start_in_groups(variant.problem(), *whole, in_groups[grouping]));
+      const auto [again, whole] = with_second_runs(*one, chosen);
+      if (again != variant.again) return std::nullopt;
+      variant.starts.push_back(start_in_groups(variant.problem(), whole, in_groups[grouping]));
       variant.which.push_back(grouping);
-      const ResidingPool::Candidate found = pool.rate(at, variant.starts.size() - 1);
+      const ResidingPool::Candidate found = pool.rate(0, variant.starts.size() - 1);
       if (!least.has_value() || found.step < least->step) least = found;
       return found.step;
     };
     pool.spend_more(kToShift);
-    shares_.push_back(least_shares(cluster_, shares_, rate));
+    least_shares(cluster_, shares_by_memory(costs_), rate);
     if (least.has_value()) pool.candidates.push_back(*least);
   }
 
-  std::optional<SequenceOfOne> with_second_runs(const SequenceOfOne& one,
-                                                const std::vector<Recomputation>& again) const {
-    IdVector<OpId, bool> chosen(graph_.num_ops());
-    for (const Recomputation& each : again) chosen[each.op] = true;
+  std::pair<std::vector<Recomputation>, SequenceOfOne> with_second_runs(
+      const SequenceOfOne& one, const IdVector<OpId, bool>& chosen) const {
     SecondRuns::Placed placed = runs_.in(one.sequence, chosen);
-    if (placed.again != again) return std::nullopt;
     SequenceOfOne whole{one.device, std::move(placed.sequence)};
-    for (const Recomputation& each : again) whole.device.push_back(one.device[each.op]);
-    return whole;
+    for (const Recomputation& again : placed.again) whole.device.push_back(one.device[again.op]);
+    return {std::move(placed.again), std::move(whole)};
   }
 
   std::vector<IdVector<OpId, bool>> choices_of(Recompute recompute, bool few) const {
@@ -243,13 +235,11 @@ class Planning {
     std::vector<SequenceOfOne> ones;
     std::vector<std::size_t> numbers;
     for (const SequenceOfOne& sequence : sequences_) {
-      SecondRuns::Placed placed = runs_.in(sequence.sequence, chosen);
-      if (!ones.empty() && placed.again != variant.again) continue;  // those of the first
-      variant.again = std::move(placed.again);
-      ones.push_back({sequence.device, std::move(placed.sequence)});
+      auto [again, whole] = with_second_runs(sequence, chosen);
+      if (!ones.empty() && again != variant.again) continue;  // those of the first
+      variant.again = std::move(again);
+      ones.push_back(std::move(whole));
       numbers.push_back(static_cast<std::size_t>(&sequence - sequences_.data()));
-      for (const Recomputation& again : variant.again)
-        ones.back().device.push_back(sequence.device[again.op]);
     }
     variant.step =
         std::make_unique<Unrolled>(unroll(recomputing(graph_, variant.again), micro_batches_));
@@ -291,7 +281,6 @@ class Planning {
   const SecondRuns runs_;
   std::vector<SequenceOfOne> sequences_;
   std::vector<IdVector<OpId, bool>> choices_;  // of second runs; none first
-  std::vector<DeviceShares> shares_;           // the best last
   std::int64_t limit_ = 0, limit_to_fit_ = 0;
   std::size_t glanced_ = 0;     // choices
   std::set<std::size_t> good_;  // starts, as in SearchedVariant::which
