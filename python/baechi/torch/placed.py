@@ -55,6 +55,10 @@ class Placed:
             planned.starts,
             planned.again,
             planned.away,
+            [
+                device.capacity - self.plan.peaks[device.name]
+                for device in self.plan.cluster.devices
+            ],
         )
         self._backend = Backend(self._placement)
         self._check_free(homes)

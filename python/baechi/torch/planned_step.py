@@ -26,7 +26,7 @@ from baechi.torch.devices import (
     warn_of_small,
     with_what_is_here,
 )
-from baechi.torch.graph.graph import StepGraph, graph_of
+from baechi.torch.graph.graph import SUM, WRITE, StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
@@ -87,12 +87,17 @@ class PlannedStep:
 
     @property
     def starts(self) -> dict[str, list[int]]:
-        """When each call starts, by key, in each micro-batch; `key@again` is its second run."""
+        """When each call starts, by key, in each micro-batch.
+
+        `key@again` is its second run, `key:sum` what adds its last gradients to the others, and
+        `key:write` what writes its buffers.
+        """
         starts = dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
         found = {}
         operators = self.graph.operator_of
         twice = {f"{key}@{AGAIN}": f"{operators[key]}@{AGAIN}" for key in self.again}
-        for key, operator in (*operators.items(), *twice.items()):
+        once = {f"{k}:{end}": f"{op}:{end}" for k, op in operators.items() for end in (SUM, WRITE)}
+        for key, operator in (operators | twice | once).items():
             if operator in starts:
                 found[key] = [starts[operator]]
             elif f"{operator}@0" in starts:

@@ -12,7 +12,7 @@ a pipeline (GPT-2 of eight layers, four micro-batches, four devices: 3.1 times o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ from baechi.torch.graph.optimizers import Updates, updates_of
 
 GRANULARITIES = ("call", "module")
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
+SUM, WRITE = "sum", "write"  # end the names of what is done once, behind the last micro-batch
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class _Assembly:
         self._updated_by = list(kinds)
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
+        self._last_apart = micro_batches > 1 and STORE not in kinds
         self._builder = GraphBuilder("step")
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
         self._name: dict[fx.Node, str] = {}  # of the operators that were added
@@ -142,6 +144,8 @@ class _Assembly:
                 self._add_tangents(tangents)
                 tangents = []
             self._add_call(node)
+        if self._last_apart:
+            self._add_last()
         self._add_updates()
         graph = self._builder.build()
         places = {(self._name[n], port): place for (n, place), port in self._port.items()}
@@ -227,15 +231,55 @@ class _Assembly:
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
         """Return times with what follows the call: its gradients added, its buffers written."""
+        additions = self._parts - (0 if self._held else 1) - self._last_apart
+        parts = self._parts  # whose copies share it
+        times = {k: t + self._adding(node, k) * additions // parts for k, t in times.items()}
+        if not self._last_apart:
+            times = {k: t + self._writing(node, k) // parts for k, t in times.items()}
+        return times
+
+    def _adding(self, node: fx.Node, kind: str) -> int:
+        """Return what adding a call's gradients to others takes, once."""
+        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
+        return sum(self._costs.moving(3 * _bytes(g.meta["val"]), kind) for g in made)
+
+    def _writing(self, node: fx.Node, kind: str) -> int:
+        """Return what writing a call's buffers takes."""
         written = [out for out in self._buffers if source_of(out)[0] is node]
-        for size in (2 * _bytes(out.meta["val"]) for out in written):  # once, behind the last part
-            times = {k: t + self._costs.moving(size, k) // self._parts for k, t in times.items()}
-        additions = self._parts - (0 if self._held else 1)
-        if not additions or node not in self._makers:
-            return times
-        added = [g for g in self._gradients.values() if source_of(g)[0] is node]
-        moved = sum(3 * _bytes(g.meta["val"]) for g in added) * additions // self._parts
-        return {kind: time + self._costs.moving(moved, kind) for kind, time in times.items()}
+        return sum(self._costs.moving(2 * _bytes(out.meta["val"]), kind) for out in written)
+
+    def _add_last(self) -> None:
+        """Add what is done once, for the last micro-batch, and delays nothing else there.
+
+        Its gradients are added to the others', and its buffers written when no one reads the old.
+        """
+        readers: dict[str, list[str]] = {}
+        for node in self._step.keys:
+            for one in (self._inputs.get(source_of(read)[0]) for read in node.all_input_nodes):
+                if one is not None and one.kind == "buffer":
+                    readers.setdefault(one.name, []).append(self._name[node])
+        for node, key in self._step.keys.items():
+            written = self._written.get(node, [])
+            behind = {key, *(name for buffer in written for name in readers.get(buffer, ()))}
+            if node in self._makers:
+                self._add_once(f"{key}:{SUM}", node, self._adding, [key], [f"{SUM}:{key}"])
+            if written:
+                groups = [*map(_group_of, written)]
+                self._add_once(f"{key}:{WRITE}", node, self._writing, sorted(behind), groups)
+
+    def _add_once(
+        self,
+        name: str,
+        node: fx.Node,
+        taking: Callable[[fx.Node, str], int],
+        after: list[str],
+        colocate: list[str],
+    ) -> None:
+        times = {kind: taking(node, kind) for kind in self._kinds}
+        end = name.rpartition(":")[2]
+        self._builder.add(
+            name, times, kind=end, after=after, colocate=colocate, backward=True, per_step=True
+        )
 
     def _added(self, node: fx.Node) -> int:
         """Return the bytes of gradients that are added to those of other micro-batches.
@@ -259,13 +303,15 @@ class _Assembly:
             if one.name not in self._tied or group == f"module:{self._step.path_of(node)}":
                 groups.append(group)
         groups += map(_group_of, self._written.get(node, []))
+        groups += [f"{SUM}:{key}"] if self._last_apart and node in self._makers else []
         return list(dict.fromkeys(groups))
 
     def _add_updates(self) -> None:
         """Add what an optimizer does once all gradients are there: not one is let go before."""
         trained = {n: one.name for n, one in self._inputs.items() if one.name in self._gradients}
         if trained:
-            after = sorted({self._name[n] for n in self._makers if n in self._name})
+            end = f":{SUM}" if self._last_apart else ""
+            after = sorted({self._name[n] + end for n in self._makers if n in self._name})
             self._builder.add(ALL_GRADIENTS, {"*": 0}, after=after, backward=True, per_step=True)
         for node, name in trained.items():
             self._add_update(node, name)

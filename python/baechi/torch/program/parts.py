@@ -9,16 +9,16 @@ there already, on its device, each is added at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from baechi.torch.program.calls import Call, Calls, Order
-from baechi.torch.program.instructions import Run, Slot, mapped, slots_in
+from baechi.torch.program.instructions import HOST, Run, Slot, mapped, slots_in
 
-SUM = "sum"
+SUM, WRITE = "sum", "write"
 GRADIENT = "gradient"  # begins the names of gradients that are there
 
 
@@ -45,12 +45,14 @@ class Parts:
     """The calls of a step, and what its inputs and outputs are.
 
     ``sums`` has of the storage of each sum of gradients that of the gradient in one part's calls.
+    ``last`` are the calls that add up or write something in the last part: names by their nodes.
     """
 
     calls: Calls
     inputs: list[Input]
     outputs: list[Output]
     sums: dict[str, str]
+    last: dict[Hashable, str]
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,14 @@ class Roles:
     """What inputs and outputs of one part are, by their index.
 
     ``shared`` inputs are weights and other buffers. ``gradients`` are outputs that are added up.
-    A ``carried`` input is given to each part as the output of the part before.
+    A ``carried`` input is given to each part as the output of the part before; the last one is
+    written into those that the step ``writes``, and is no output then.
     """
 
     shared: Collection[int]
     gradients: Collection[int] = ()
     carried: Mapping[int, int] = field(default_factory=dict)
+    writes: bool = False
 
 
 def in_parts(calls: Calls, parts: int, roles: Roles, *, existing: Collection[int] = ()) -> Parts:
@@ -91,6 +95,7 @@ class _Builder:
         self.totals: dict[int, Slot] = {}
         self.late: dict[int, Slot] = {}  # gradients that are there, on another device
         self.sums: dict[str, str] = {}
+        self.last: dict[Hashable, str] = {}
 
     def step(self) -> Parts:
         self.take_inputs()
@@ -106,6 +111,11 @@ class _Builder:
                 else:
                     whole = i in self.roles.carried.values()
                     results[Output(i, None if whole else part)] = mapped(out, self.known)
+        for i, out in self.roles.carried.items() if self.roles.writes else ():
+            slot, new = self.calls.inputs[i], self.known(self.calls.outputs[out])
+            if isinstance(new, Slot) and slot.device == new.device not in (None, HOST):
+                self.add_to(slot, new, _COPY, (WRITE, i), self.parts - 1)
+                del results[Output(out)]
         for i, out in enumerate(self.calls.outputs):
             if i in self.roles.gradients:
                 outputs.append(Output(i))
@@ -114,7 +124,7 @@ class _Builder:
                 outputs += [key for key in results if key.place == i]
         self.result.outputs = [results[key] for key in outputs]
         self.result.promised = [self.calls.promised[key.place] for key in outputs]
-        return Parts(self.result, self.inputs, outputs, self.sums)
+        return Parts(self.result, self.inputs, outputs, self.sums, self.last)
 
     def take_inputs(self) -> None:
         for i, slot in enumerate(self.calls.inputs):
@@ -202,10 +212,10 @@ class _Builder:
             self.late[index], total = total, None
         if total is None:
             if self.parts > 1 and not self.is_own(out):
-                gradient = self.sum(index, part, _CLONE, gradient)
+                gradient = self.add_to(gradient, None, _CLONE, (SUM, index), part)
             self.totals[index] = gradient
         else:
-            self.totals[index] = self.sum(index, part, _ADD, total, gradient)
+            self.totals[index] = self.add_to(total, gradient, _ADD, (SUM, index), part)
 
     def total(self, index: int, out: Any) -> Any:
         """Return the sum of a gradient, in the one that was there already if there was one."""
@@ -213,29 +223,35 @@ class _Builder:
             self.sums[self.totals[index].storage] = out.storage
         if index not in self.late:
             return self.totals.get(index, out)
-        return self.sum(index, self.parts, _ADD, self.late[index], self.totals[index])
+        total = self.totals[index]
+        return self.add_to(self.late[index], total, _ADD, (SUM, index), self.parts)
 
     def is_own(self, out: Slot) -> bool:
         """Tell whether a gradient may be added to in place: no other output shows its storage."""
         root = self.made.get(out.storage)
         return self.shown[out.storage] == 1 and root is not None and root.dense == out.dense
 
-    def sum(self, index: int, part: int, target: Any, first: Slot, *rest: Slot) -> Slot:
-        """Append a call that adds to the sum of a gradient, right behind what makes the summand."""
-        last = (first, *rest)[-1]
+    def add_to(
+        self, first: Slot, new: Slot | None, target: Any, node: tuple[str, int], part: int
+    ) -> Slot:
+        """Append a call that adds to a tensor, behind what makes the new, or writes over it."""
+        rest, last = (() if new is None else (new,)), new or first
         changed = () if target is _CLONE else (first.storage,)
         made = {"bytes": 0, "of": first.storage} if changed else {"bytes": last.dense, "of": None}
-        out = replace(first, name=f"{SUM}{index}.{part}", **made)
+        out = replace(first, name=f"{node[0]}{node[1]}.{part}", **made)
         maker = self.makers.get(last.name) or self.makers.get(last.storage)
-        name = f"{maker.run.name if maker else out.name}:{SUM}"
+        name = f"{maker.run.name if maker else out.name}:{node[0]}"
         assert first.device is not None  # a gradient is a tensor
         run = Run(target, (first, *rest), {}, out, first.device, name)
-        behind = None if maker is None else maker.node
-        self.show(Call((SUM, index, part), run, changes=changed, behind=behind))
+        behind = None if maker is None or target is _COPY else maker.node
+        if part == self.parts - 1:
+            self.last[node] = name
+        self.show(Call((node, part), run, changes=changed, behind=behind))
         return out
 
 
 _CLONE, _ADD = torch.ops.aten.clone.default, torch.ops.aten.add_.Tensor
+_COPY = torch.ops.aten.copy_.default
 
 
 def _of_part(slot: Slot, part: int, shared: Mapping[str, Slot]) -> Slot:

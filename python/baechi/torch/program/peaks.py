@@ -9,7 +9,7 @@ where every storage is as large as it was traced.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from baechi.torch.program.instructions import Run, Send, Slot, Wait
@@ -59,6 +59,12 @@ def walk(
             ledger.remove(one.slots)
     found = [Peak(size, at) for size, at in zip(ledger.peaks, ledger.places, strict=True)]
     return found, ledger.now
+
+
+def exceeds(one: Program, other: Program, spare: Sequence[int]) -> bool:
+    """Tell whether a program's peak on a device is above another's by more than is spare there."""
+    peaks = zip(walk(one)[0], walk(other)[0], spare, strict=True)
+    return any(a.bytes > b.bytes + more for a, b, more in peaks)
 
 
 class _Ledger:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from baechi.torch.graph.graph import SUM
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.away import Away
 from baechi.torch.where.homes import named_tensors
@@ -30,6 +31,7 @@ class Placement:
             `key@again`.
         compile: Whether what runs on one device between two transfers is compiled as one.
         away: What is on a host while no device reads it.
+        spare: The bytes of each device that the plan leaves free.
 
     """
 
@@ -42,6 +44,7 @@ class Placement:
         starts: Mapping[str, Sequence[int]] | None = None,
         again: Collection[str] = (),
         away: Away | None = None,
+        spare: Sequence[int] = (),
         *,
         compile: bool = False,  # noqa: A002
     ) -> None:
@@ -53,6 +56,7 @@ class Placement:
         self.again = frozenset(again)
         self.compile = compile
         self.away = away or Away()
+        self.spare = [*spare] or [0] * len(devices)
         self.accelerators = [d for i, d in enumerate(devices) if i != self.away.store]
         self.names_by_id = {id(module): path for path, module in model.named_modules()}
         there = {name: home for name, home in self.homes.items() if home != self.away.store}
@@ -117,6 +121,21 @@ class Placement:
                 last = starts[part % len(starts)] if starts else last
                 when[node, part] = last, part, place
         return sorted(when, key=when.__getitem__)
+
+    def orders_of_steps(
+        self, names: Mapping[Any, str], last: Mapping[Hashable, str], parts: int
+    ) -> list[list[tuple[Hashable, int]] | None]:
+        """Return calls as `order_of_parts` does, and the ``last`` ones of a step where planned.
+
+        Where these do not fit as planned, a second order has sums right behind what they add.
+        """
+        when = {node: name for node, name in last.items() if name in self.starts}
+        order = self.order_of_parts({**names, **when}, parts)
+        if not order or not when:
+            return [order]
+        sums = {node for node, name in when.items() if name.endswith(f":{SUM}")}
+        order = [one for one in order if one[0] not in when or one[1] == parts - 1]
+        return [order, [one for one in order if one[0] not in sums]]
 
 
 def _by_path(device_of_key: Mapping[str, int], homes: Mapping[str, int]) -> dict[str, int]:

@@ -24,6 +24,8 @@ from baechi.brief_errors import first_line, kind_and_line
 from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import LossOf, call_arguments
 from baechi.torch.program import Parts, Program, Roles, calls_of, in_parts, lower
+from baechi.torch.program.parts import Output
+from baechi.torch.program.peaks import exceeds
 from baechi.torch.run import executor
 from baechi.torch.run.away import tensors_of
 from baechi.torch.run.backend import weakly
@@ -220,9 +222,10 @@ class Steps:
             elif output.place in weights and output.place not in existing and value is not None:
                 _give(weights[output.place], value)
         for i, place in joint.mutated.items():
-            at = next(k for k, output in enumerate(parts.outputs) if output.place == place)
-            if values[at] is not None:
-                group[0][i].copy_(values[at])
+            if Output(place) not in parts.outputs:
+                torch.autograd.graph.increment_version(group[0][i])  # the program wrote it
+            elif (new := values[parts.outputs.index(Output(place))]) is not None:
+                group[0][i].copy_(new)
         return losses
 
     def _walk(self, found: Collectable, parts: Parts, group: Sequence[tuple[Any, ...]]) -> Walk:
@@ -297,15 +300,19 @@ class Steps:
                 names=found.names,
             )
             names = found.names
-            roles = Roles(shared - set(carried), gradients, carried)
+            roles = Roles(shared - set(carried), gradients, carried, writes=True)
             parts = in_parts(calls, count, roles, existing=existing)
-            order = placement.order_of_parts(names, count)
+            orders = placement.orders_of_steps(names, parts.last, count)
             tensors = tensors_of(calls, names, joint.module.graph.find_nodes(op="placeholder"))
             sums = {total: tensors[of] for total, of in parts.sums.items() if of in tensors}
             fetching = placement.away.fetching_in_parts(parts.calls, tensors, names, count, sums)
-            program = lower(
-                parts.calls, devices=len(placement.devices), order=order, fetching=fetching
-            )
+            devices = len(placement.devices)
+            programs = [
+                lower(parts.calls, devices=devices, order=order, fetching=fetching)
+                for order in orders
+            ]
+            fits = not exceeds(programs[0], programs[-1], placement.spare)
+            program = programs[0 if fits else -1]
             if placement.compile:
                 program = in_regions(program)
             self.texts.append(program)
