@@ -7,6 +7,7 @@ import baechi.torch.sim as sim
 import pytest
 import torch
 from baechi.torch.program import parse, walk
+from baechi.torch.program.peaks import exceeds
 from baechi.torch.run import executor
 from random_graphs import measured_peaks, own_memory, random_case
 
@@ -48,6 +49,13 @@ def test_a_peak_says_where_it_is() -> None:
     program = parse(TEXT)
     assert walk(program)[0] == [(1024 + 512 + 2048, "net:mm:0"), (2048 + 4096, "net:relu:0")]
     assert walk(program, own={"net:relu:0": 100})[0][1].bytes == 2048 + 4096 + 100
+
+
+def test_a_program_exceeds_another_by_more_than_is_spare() -> None:
+    less, more = parse(TEXT), parse(TEXT.replace("@1 4096", "@1 8192"))
+    assert exceeds(more, less, [0, 4095])
+    assert not exceeds(more, less, [0, 4096])
+    assert not exceeds(less, more, [0, 0])
 
 
 def test_an_input_that_the_caller_keeps_stays() -> None:
