@@ -255,3 +255,12 @@ def test_a_host_that_is_too_small_is_said(run: Run, llama: Path) -> None:
     done = run("place", llama, "--cluster", "1x100MiB", "--host", "64GiB", "--residency", "auto")
     assert done.returncode == 3
     assert "device 'gpu:0' still lacks " in done.stderr
+
+
+def test_updates_that_no_host_may_run_are_said_without_a_search(run: Run, tmp_path: Path) -> None:
+    graph = tmp_path / "llama.json"
+    made = run("generate", "llama", "--layers", "2", "--training", "--variables", "-o", graph)
+    assert made.returncode == 0, made.stderr
+    done = run("place", graph, "--cluster", "1x2GiB", "--host", "64GiB", "--residency", "auto")
+    assert done.returncode == 3
+    assert "; no update has a time for kind 'host', so weights and optimizer" in done.stderr

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "baechi/cost/cost_model.h"
+#include "baechi/graph/residency.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/residing_pool.h"
 #include "baechi/plan/steps/residing_starts.h"
 
@@ -286,11 +288,31 @@ class Planning {
   std::set<std::size_t> good_;  // starts, as in SearchedVariant::which
 };
 
+// Whether what the host cannot keep has room on all other devices together.
+bool may_fit(const CostModel& costs, std::uint32_t micro_batches) {
+  const OpGraph& graph = costs.graph();
+  if (micro_batches > 1 && !graph.marks_steps()) return true;
+  const DeviceId store = store_of(costs.cluster());
+  IdVector<OpId, bool> may_leave(graph.num_ops());
+  for (const StoredUnit& unit : units_for_store(costs, graph, store))
+    for (const OpId op : unit.members) may_leave[op] = true;
+  Bytes stays, room;
+  for (const OpId op : graph.ops()) {
+    const bool runs_there =
+        !graph[op].variable && !is_update(graph, op) && costs.may_run(op, store);
+    if (!may_leave[op] && !runs_there) stays += graph[op].permanent;
+  }
+  for (const DeviceId device : costs.cluster().devices())
+    if (device != store) room += costs.cluster()[device].capacity;
+  return stays <= room;
+}
+
 }  // namespace
 
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort) {
+  if (!may_fit(CostModel(graph, cluster), micro_batches)) return std::nullopt;
   return Planning(graph, micro_batches, cluster, request).best(recompute, effort);
 }
 

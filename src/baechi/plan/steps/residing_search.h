@@ -29,9 +29,9 @@ struct ResidingVariant {
   ReplayedResidency found;
 };
 
-// Where nothing fits, the one that lacks least; nothing if no device may run all. Of the request,
-// neither what it says of residency nor of second runs counts: with kFew there are fewer choices of
-// these. The budget is for this alone.
+// Where nothing fits, the one that lacks least; nothing if no device may run all, or if what the host
+// cannot keep is too much for the others. Of the request, neither what it says of residency nor of
+// second runs counts: with kFew there are fewer choices of these. The budget is for this alone.
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort);

@@ -13,6 +13,7 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/cost/device_presets.h"
@@ -146,6 +147,21 @@ const std::vector<MethodOutcome>& methods_of(const PlanResult& result) {
   return plan != nullptr ? plan->methods : std::get<Unplaceable>(result).methods;
 }
 
+// Says so if no update has a time on the host, which then keeps no weights and no optimizer state.
+std::string where_updates_run(const OpGraph& graph, const Cluster& cluster) {
+  const CostModel costs(graph, cluster);
+  bool any = false;
+  for (const OpId op : graph.ops()) {
+    if (!is_update(graph, op)) continue;
+    if (costs.may_run(op, store_of(cluster))) return "";
+    any = true;
+  }
+  if (!any) return "";
+  return "; no update has a time for kind " + in_quotes(kStoreKind) +
+         ", so weights and optimizer state stay on devices (baechi generate --device "
+         "gpu=a100,host=cpu)";
+}
+
 constexpr double kToTell = 0.1;              // part of the budget
 constexpr std::size_t kMostToTell = 20'000;  // operators
 constexpr Bytes kAmpleHost(std::int64_t{1} << 50);
@@ -246,6 +262,7 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
     if (other == nullptr) answer = std::get<Unplaceable>(std::move(without.result));
     answer.proved = false;
     if (best.has_value()) answer.reason = what_lacks(cluster, best->found);
+    answer.reason += where_updates_run(graph, cluster);
     answer.short_by = best.has_value() ? best->found.over : answer.short_by;
     answer.op.reset();
     without.result = std::move(answer);

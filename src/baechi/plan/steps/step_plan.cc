@@ -115,6 +115,8 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
     for (const std::uint32_t number : numbers) {
       PlanRequest request = quiet;
       request.budget *= part;
+      if (part < 1) request.budget_to_fit = asked.budget * Share::kProbe;
+      if (part < 1 && asked.recompute == Recompute::kAuto) request.recompute = Recompute::kAll;
       const StepPlan plan =
           plan_number(micro_batch_of(sizes, asked, number), number, other, request, nullptr);
       const Plan* made = std::get_if<Plan>(&plan.result);
