@@ -63,7 +63,8 @@ ExitCode explain(const ExplainArguments& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster, given.cluster);
   const CostModel costs(graph, cluster);
   Plan plan = plan_on(given, options.order.value_or(given.order), costs, context);
-  if (plan.bounds.empty() && plan.recomputed.empty() && plan.residency.empty())
+  if (plan.bounds.empty() && plan.recomputed.empty() && plan.residency.empty() &&
+      !plan.replicas.any())
     plan.bounds = lower_bounds(costs, context.cancel);
   const std::optional<PipelineExplanation> pipeline =
       options.op.empty() ? pipeline_of(step, plan, options, context) : std::nullopt;

@@ -35,6 +35,8 @@ void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order) {
     throw InputError("--order", "a step of micro-batches runs in its planned order");
   if (!plan.recomputed.empty() && order.value_or(plan.order) != plan.order)
     throw InputError("--order", "second runs of operators have their place in the plan's order");
+  if (plan.replicas.any() && order.value_or(plan.order) != plan.order)
+    throw InputError("--order", "replicas run in the plan's order");
   if (!plan.residency.empty() && order.value_or(plan.order) != plan.order)
     throw InputError("--order", "fetches have their place in the plan's order");
 }

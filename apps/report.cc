@@ -50,6 +50,10 @@ ExitCode report(const ReportArguments& options, const RunContext& context) {
       throw InputError(options.plans[i],
                        "plans that run other operators a second time cannot be compared on one "
                        "page: their steps have other operators");
+    if (plans[i].plan.replicas != plans[0].plan.replicas)
+      throw InputError(options.plans[i],
+                       "plans of other replicas cannot be compared on one page: their steps have "
+                       "other operators");
     if (plans[i].plan.residency != plans[0].plan.residency)
       throw InputError(options.plans[i],
                        "plans that keep other tensors on the host cannot be compared on one page: "

@@ -259,7 +259,7 @@ void bind_place(nb::module_& m) {
       "verify",
       [](const PlanHandle& h) {
         return interruptible([&](const CancelFlag*) {
-          return h.plan.recomputed.empty() && h.plan.residency.empty() && h.plan.micro_batches == 1
+          return h.micro_batch == nullptr
                      ? check_plan(h.step_graph(), h.plan)
                      : check_plan(*h.graph_of_one().graph, h.step_graph(), h.plan);
         });

@@ -60,6 +60,7 @@ std::string json_of(const PlanHandle& h) {
 PlanHandle opened(const std::string& text, const std::string& place, const GraphHandle& graph) {
   if (text.find("\"micro_batches\"") == std::string::npos &&
       text.find("\"recomputed\"") == std::string::npos &&
+      text.find("\"replicas\"") == std::string::npos &&
       text.find("\"residency\"") == std::string::npos)
     return {graph.graph, parse_plan(text, place, *graph.graph)};
   OpenedPlan plan = open_plan_text(text, place, recosted(*graph.graph, {}));
@@ -127,7 +128,10 @@ void bind_plan(nb::module_& m) {
           "'op@0', 'op@1', ...")
       .def_prop_ro(
           "micro_batches", [](const PlanHandle& h) { return h.plan.micro_batches; },
-          "Of how many micro-batches the step consists.")
+          "Of how many micro-batches the step consists, in each replica.")
+      .def_prop_ro(
+          "replicas", [](const PlanHandle& h) { return h.plan.replicas.count; },
+          "How many copies of the placement, on devices of their own, share the step.")
       .def_prop_ro(
           "recomputed",
           [](const PlanHandle& h) {
@@ -189,6 +193,8 @@ void bind_plan(nb::module_& m) {
             if (!h.plan.recomputed.empty() && order_by_name(order) != h.plan.order)
               throw InputError("order",
                                "second runs of operators have their place in the plan's order");
+            if (h.plan.replicas.any() && order_by_name(order) != h.plan.order)
+              throw InputError("order", "replicas run in the plan's order");
             if (!h.plan.residency.empty() && order_by_name(order) != h.plan.order)
               throw InputError("order", "fetches have their place in the plan's order");
             return interruptible([&](const CancelFlag* cancel) {

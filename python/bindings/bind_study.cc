@@ -44,7 +44,8 @@ std::string explain(const PlanHandle& h, const std::optional<std::string>& op, b
     const Cluster cluster(h.plan.cluster);
     const CostModel costs(*h.graph, cluster);
     Plan plan = h.plan;
-    if (plan.bounds.empty() && plan.recomputed.empty() && plan.residency.empty())
+    if (plan.bounds.empty() && plan.recomputed.empty() && plan.residency.empty() &&
+        !plan.replicas.any())
       plan.bounds = lower_bounds(costs, cancel);
     std::optional<PipelineExplanation> pipeline;
     if (h.step != nullptr && !op.has_value())

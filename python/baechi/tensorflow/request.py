@@ -58,12 +58,16 @@ def check_plan(plan: object) -> None:
         )
     if isinstance(plan, Plan) and plan.recomputed:
         raise InputError(f"plan: it runs {plan.recomputed[0][0]!r} a second time; {_RUN_ONCE}")
+    if isinstance(plan, Plan) and plan.replicas > 1:
+        raise InputError("plan: a placed function runs one replica, and the plan has more")
 
 
 def check_runs_once(options: Mapping[str, Any]) -> None:
     """Raise InputError where a plan is asked for that runs operations a second time."""
     if options.get("recompute", "none") != "none":
         raise InputError(f"recompute: {_RUN_ONCE}")
+    if str(options.get("replicas", 1)) != "1":
+        raise InputError("replicas: a placed function runs one: give them to baechi.place_graph")
     if options.get("residency", "none") != "none":
         raise InputError(
             "residency: placed functions keep nothing on the host; baechi.place_graph plans it"

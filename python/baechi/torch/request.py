@@ -47,7 +47,8 @@ class Request:
         check_costs(self.costs)
         updates_of(self.optimizer)
         if self.plan is not None:
-            plan_given(self.plan)
+            if plan_given(self.plan).replicas > 1:
+                raise InputError("plan: a placed model runs one replica, and the plan has more")
         if self.targets is not None and self.loss is None:
             raise InputError(
                 "targets: they are what a loss compares with: give loss=, or leave targets to a "

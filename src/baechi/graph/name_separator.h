@@ -10,13 +10,16 @@ namespace baechi {
 // Some of "@", "@@", ...: a name with it and something behind it is none of those it avoids.
 class NameSeparator {
  public:
+  explicit NameSeparator(char mark = '@') : mark_(mark), text_(1, mark) {}
+
   void avoid(std::string_view name) {
-    while (name.find(text_) != std::string_view::npos) text_ += '@';
+    while (name.find(text_) != std::string_view::npos) text_ += mark_;
   }
   std::string_view text() const { return text_; }
 
  private:
-  std::string text_ = "@";
+  char mark_;
+  std::string text_;
 };
 
 }  // namespace baechi

@@ -12,6 +12,7 @@
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/recomputation.h"
+#include "baechi/graph/replicas.h"
 #include "baechi/graph/residency.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/optimizer_pass.h"
@@ -64,12 +65,15 @@ struct Plan {
   ClusterSpec cluster;
   MemoryMode memory_mode = MemoryMode::kDataflow;
   ExecutionOrder order = ExecutionOrder::kPlanned;  // of the executor that the plan is for
-  // Of how many micro-batches the step consists. With more than one, operators and tensors here are
-  // those of the unrolled graph (graph/unroll.h).
+  // Of how many micro-batches the step consists, in each replica. With more than one, operators and
+  // tensors here are those of the unrolled graph (graph/unroll.h).
   std::uint32_t micro_batches = 1;
   // Operators that run a second time, sorted. With any, operators and tensors here are those of the
   // graph that recomputing() makes of them.
   std::vector<Recomputation> recomputed = {};
+  // Copies of the placement on devices of their own. With several, operators and tensors here are
+  // those of the graph that replicated() makes of it, before it is unrolled.
+  Replicas replicas = {};
   // What is kept in a host's memory. With any, operators and tensors here are those of the graph that
   // residing() makes of it.
   Residency residency = {};

@@ -55,7 +55,8 @@ std::vector<ScenarioOutcome> next_steps(const GraphSizes& sizes, const Plan& pla
                                         const CancelFlag* cancel) {
   std::vector<ScenarioOutcome> told;
   const bool small = plan.schedule.slots.size() <= kMostForNextSteps;
-  if (plan.micro_batches < 2 || !small || !plan.residency.empty()) return told;
+  if (plan.micro_batches < 2 || !small || !plan.residency.empty() || plan.replicas.any())
+    return told;
   PlanRequest request{.budget = kBudgetOfMany};
   request.place.cancel = cancel;
   request.bounds = false;

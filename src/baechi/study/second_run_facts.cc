@@ -47,7 +47,7 @@ std::vector<SecondRunFacts> second_run_facts(const StepGraph& step, const Plan& 
     return SecondRunFacts::Gap{std::min(from, slot.start), slot.start};
   };
   std::vector<SecondRunFacts> facts;
-  const std::size_t first = step.ops_of_one() - plan.recomputed.size();
+  const std::size_t first = plan.replicas.ops_of_one(step.ops_of_one()) - plan.recomputed.size();
   for (std::size_t i = 0; i < plan.recomputed.size(); ++i) {
     const OpId op = plan.recomputed[i].op, run(first + i);
     const OpSlot& slot = schedule.slots[run];

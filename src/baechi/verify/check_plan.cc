@@ -10,6 +10,7 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/verify/check_micro_batches.h"
 #include "baechi/verify/check_recomputation.h"
+#include "baechi/verify/check_replicas.h"
 #include "baechi/verify/check_residency.h"
 #include "baechi/verify/check_variables.h"
 #include "baechi/verify/sentences.h"
@@ -116,6 +117,7 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
   as_executed.order = plan.order;
   std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, as_executed);
   if (violations.empty()) violations = check_carried(step, cluster, plan.schedule);
+  if (violations.empty() && plan.replicas.any()) violations = check_apart(step, plan);
   if (!violations.empty()) return violations;  // peaks of a wrong schedule mean nothing
   if (plan.devices.size() != cluster.num_devices())
     return {"the plan tells of " + std::to_string(plan.devices.size()) +
@@ -123,37 +125,35 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
   return Claims(graph, cluster, plan).check(checked_peaks(graph, cluster, plan.schedule));
 }
 
-namespace {
-
-// Second runs are of one micro-batch, fetches of all of them.
-std::vector<std::string> check_step_with_fetches(const OpGraph& original, const OpGraph& step,
-                                                 const Plan& plan) {
-  std::vector<std::string> violations;
-  std::optional<OpGraph> again, unrolled;
-  if (!plan.recomputed.empty()) {
-    again = recomputing(original, plan.recomputed);
-    violations = check_recomputation(original, *again, plan.recomputed);
-  }
-  const OpGraph& one = again.has_value() ? *again : original;
-  if (violations.empty() && plan.micro_batches > 1) {
-    unrolled = unroll(one, plan.micro_batches).graph;
-    violations = check_micro_batches(one, *unrolled, plan.micro_batches);
-  }
-  if (!violations.empty()) return violations;
-  if (!unrolled.has_value()) return check_residency(one, step, plan.cluster, plan.residency);
-  return check_residency(*unrolled, step, plan.cluster, plan.residency, &one);
-}
-
-}  // namespace
-
+// One graph is made of the other, from that which was given to the step: second runs first, then
+// replicas, then micro-batches, then fetches.
 std::vector<std::string> check_step(const OpGraph& original, const OpGraph& step,
                                     const Plan& plan) {
-  if (!plan.residency.empty()) return check_step_with_fetches(original, step, plan);
-  if (plan.micro_batches == 1) return check_recomputation(original, step, plan.recomputed);
-  if (plan.recomputed.empty()) return check_micro_batches(original, step, plan.micro_batches);
-  const OpGraph one = recomputing(original, plan.recomputed);
-  std::vector<std::string> violations = check_recomputation(original, one, plan.recomputed);
-  return violations.empty() ? check_micro_batches(one, step, plan.micro_batches) : violations;
+  const bool fetches = !plan.residency.empty(), several = plan.micro_batches > 1;
+  const bool copies = plan.replicas.any();
+  std::optional<OpGraph> again, all, unrolled;
+  const OpGraph* one = &original;
+  std::vector<std::string> violations;
+  if (!plan.recomputed.empty() || !(copies || several || fetches)) {
+    const bool last = !(copies || several || fetches);
+    if (!last) again = recomputing(*one, plan.recomputed);
+    violations = check_recomputation(*one, last ? step : *again, plan.recomputed);
+    if (last || !violations.empty()) return violations;
+    one = &*again;
+  }
+  if (copies) {
+    const bool last = !(several || fetches);
+    if (!last) all = replicated(*one, plan.replicas);
+    violations = check_replicas(*one, last ? step : *all, plan.replicas);
+    if (last || !violations.empty()) return violations;
+    one = &*all;
+  }
+  if (!several) return check_residency(*one, step, plan.cluster, plan.residency);
+  if (!fetches) return check_micro_batches(*one, step, plan.micro_batches);
+  unrolled = unroll(*one, plan.micro_batches).graph;
+  violations = check_micro_batches(*one, *unrolled, plan.micro_batches);
+  if (!violations.empty()) return violations;
+  return check_residency(*unrolled, step, plan.cluster, plan.residency, one);
 }
 
 std::vector<std::string> check_plan(const OpGraph& original, const StepGraph& step,

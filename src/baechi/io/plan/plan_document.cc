@@ -29,6 +29,7 @@ class PlanReader {
   void read_runs();
   PlanDocument::Run read_run();
   void read_recomputed();
+  void read_replicas();
   void read_residency();
   void read_away();
   PlanDocument::Fetch read_fetch();
@@ -70,13 +71,14 @@ enum : std::size_t {
   kRuns,
   kRecomputed,
   kImprovements,
-  kResidency
+  kResidency,
+  kReplicas
 };
-constexpr std::array<std::string_view, 23> kNames{
+constexpr std::array<std::string_view, 24> kNames{
     "format",        "version",  "baechi",     "graph",        "cluster",   "memory_mode",
     "method",        "makespan", "devices",    "operators",    "transfers", "fallbacks",
     "gap",           "bounds",   "methods",    "notes",        "passes",    "order",
-    "micro_batches", "runs",     "recomputed", "improvements", "residency"};
+    "micro_batches", "runs",     "recomputed", "improvements", "residency", "replicas"};
 constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
@@ -156,6 +158,10 @@ void PlanReader::read_field(std::size_t field) {
     case kResidency:
       if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
       read_residency();
+      break;
+    case kReplicas:
+      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+      read_replicas();
       break;
     case kFallbacks:
       plan_.fallbacks = read_texts(json_);
@@ -351,6 +357,31 @@ void PlanReader::read_recomputed() {
   document_.recomputed.push_back(again);
 }
 
+void PlanReader::read_replicas() {
+  static constexpr std::array<std::string_view, 2> kReplicaNames{"count", "buckets"};
+  json_.peek();
+  document_.replicas_offset = json_.offset();
+  const std::uint64_t seen = json_.read_fields(kReplicaNames, [&](std::size_t field) {
+    if (field == 0) {
+      const std::int64_t count = json_.read_non_negative("a number of replicas");
+      if (count < 2 || count > static_cast<std::int64_t>(kMaxDevices))
+        json_.fail("expected 2 to " + std::to_string(kMaxDevices) + " replicas");
+      plan_.replicas.count = static_cast<std::uint32_t>(count);
+      return;
+    }
+    json_.read_array([&] {
+      document_.buckets.emplace_back();
+      json_.read_array([&] {
+        PlanDocument::Transfer tensor;
+        read_tensor(tensor);
+        document_.buckets.back().push_back({tensor.producer, tensor.port, tensor.offset});
+      });
+    });
+  });
+  json_.require_fields(kReplicaNames, seen, 2);
+  plan_.replicas.buckets.resize(document_.buckets.size());
+}
+
 void PlanReader::read_residency() {
   static constexpr std::array<std::string_view, 3> kResidencyNames{"store", "away", "on_store"};
   json_.peek();
@@ -457,7 +488,9 @@ void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
 }
 
 void PlanReader::check_document(std::uint64_t seen) {
-  std::size_t runs = document_.num_operators + document_.recomputed.size();
+  std::size_t runs =
+      (document_.num_operators + document_.recomputed.size()) * std::size_t{plan_.replicas.count} +
+      plan_.replicas.ring_ops();
   if (plan_.micro_batches == 1)
     for (const PlanDocument::Away& away : document_.away) runs += away.fetches.size();
   if (document_.operators.size() != runs)
@@ -465,6 +498,7 @@ void PlanReader::check_document(std::uint64_t seen) {
                   "the plan places " + std::to_string(document_.operators.size()) +
                       " operators, not " + std::to_string(runs) +
                       (document_.recomputed.empty() ? "" : ", second runs included") +
+                      (plan_.replicas.any() ? ", those of all replicas included" : "") +
                       (document_.has_residency() ? ", fetches included" : ""));
   const auto check_name = [&](std::string_view name, std::size_t offset, const char* path) {
     if (!operator_names_.contains(name))

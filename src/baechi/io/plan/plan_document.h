@@ -44,6 +44,11 @@ struct PlanDocument {
     std::optional<std::string_view> after;
     std::size_t offset = 0;
   };
+  struct Reduced {  // a tensor that replicas reduce
+    std::string_view producer;
+    std::uint32_t port = 0;
+    std::size_t offset = 0;
+  };
   struct Fetch {
     std::optional<std::string_view> after;
     std::vector<std::string_view> readers;
@@ -64,6 +69,9 @@ struct PlanDocument {
   std::vector<std::vector<Run>> runs;  // by device; of a step of micro-batches
   std::size_t runs_offset = 0;
   std::vector<Again> recomputed;
+  std::vector<std::vector<Reduced>> buckets;
+  std::size_t replicas_offset = 0;
+  bool replicas_bound = false;  // their tensors have ids
   std::vector<Away> away;
   std::vector<std::string_view> on_store;
   std::size_t residency_offset = 0;

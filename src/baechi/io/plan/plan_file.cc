@@ -36,8 +36,10 @@ class PlanWriter {
     json_.key("graph");
     json_.begin_object(Layout::kInline);
     json_.field("name", plan_.graph_name);
-    json_.field("operators", (step_ != nullptr ? step_->rank.size() : graph_.num_ops()) -
-                                 plan_.recomputed.size() - (step_ != nullptr ? 0 : num_fetches()));
+    json_.field("operators",
+                plan_.replicas.ops_of_one(step_ != nullptr ? step_->rank.size()
+                                                           : graph_.num_ops() - num_fetches()) -
+                    plan_.recomputed.size());
     json_.end_object();
     if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
     json_.key("cluster");
@@ -56,6 +58,7 @@ class PlanWriter {
     write_improvements();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
     write_recomputed();
+    write_replicas();
     write_residency();
     if (step_ != nullptr) {
       write_placement();
@@ -89,6 +92,23 @@ class PlanWriter {
     json_.end_array();
   }
 
+  void write_replicas() {
+    if (!plan_.replicas.any()) return;
+    json_.key("replicas");
+    json_.begin_object();
+    json_.field("count", plan_.replicas.count);
+    json_.key("buckets");
+    json_.begin_array();
+    for (const auto& bucket : plan_.replicas.buckets) {
+      json_.begin_array(Layout::kInline);
+      for (const ReducedTensor& tensor : bucket)
+        write_port(name_in_one(tensor.producer), tensor.port);
+      json_.end_array();
+    }
+    json_.end_array();
+    json_.end_object();
+  }
+
   std::size_t num_fetches() const {
     std::size_t number = 0;
     for (const AwayTensor& away : plan_.residency.away) number += away.fetches.size();
@@ -105,7 +125,7 @@ class PlanWriter {
     for (const AwayTensor& away : plan_.residency.away) {
       json_.begin_object(Layout::kInline);
       json_.key("tensor");
-      write_port(away.producer, away.port);
+      write_port(graph_[away.producer].name, away.port);
       json_.key("fetches");
       json_.begin_array();
       for (const Fetch& fetch : away.fetches) write_fetch(fetch);
@@ -287,13 +307,13 @@ class PlanWriter {
 
   void write_tensor(TensorId tensor) {
     const OpId producer = graph_.producer(tensor);
-    write_port(producer, tensor.index() - (*graph_.outputs(producer).begin()).index());
+    write_port(graph_[producer].name, tensor.index() - (*graph_.outputs(producer).begin()).index());
   }
 
-  void write_port(OpId producer, std::size_t port) {
-    if (port == 0) return json_.value(graph_[producer].name);
+  void write_port(std::string_view producer, std::size_t port) {
+    if (port == 0) return json_.value(producer);
     json_.begin_array();
-    json_.value(graph_[producer].name);
+    json_.value(producer);
     json_.value(port);
     json_.end_array();
   }
@@ -327,6 +347,9 @@ class PlanBinder {
       json_.fail_at(document.runs_offset, "$.micro_batches",
                     "the plan is for a step of " + std::to_string(document.plan.micro_batches) +
                         " micro-batches, which cannot be used here");
+    if (document.replicas_offset > 0 && !document.replicas_bound)
+      json_.fail_at(document.replicas_offset, "$.replicas",
+                    "the plan has replicas, which cannot be used here");
     if (document.has_residency() && document.plan.residency.empty())
       json_.fail_at(document.residency_offset, "$.residency",
                     "the plan keeps tensors in a host's memory, which cannot be used here");
@@ -379,6 +402,31 @@ class PlanBinder {
       return recomputing(graph_, list);
     } catch (const InputError& error) {
       json_.fail_at(document.recomputed.front().offset, "$.recomputed", error.what());
+    }
+  }
+
+  // The graph with all replicas of the plan, if it has several, and buckets by id in the plan.
+  std::optional<OpGraph> replicated_graph(PlanDocument& document) const {
+    if (!document.plan.replicas.any()) return std::nullopt;
+    const auto fail = [&](const std::string& reason) {
+      json_.fail_at(document.replicas_offset, "$.replicas", reason);
+    };
+    check_same_graph(document);
+    if (document.plan.order != ExecutionOrder::kPlanned) fail("they run in the planned order only");
+    if (document.has_residency()) fail("they keep nothing in a host's memory");
+    if (document.num_operators + document.recomputed.size() != graph_.num_ops())
+      json_.fail_at(document.num_operators_offset, "$.graph.operators",
+                    "the graph has " + std::to_string(graph_.num_ops()) + " operators");
+    for (std::size_t i = 0; i < document.buckets.size(); ++i)
+      for (const PlanDocument::Reduced& tensor : document.buckets[i])
+        document.plan.replicas.buckets[i].push_back(
+            {find(tensor.producer, tensor.offset, "$.replicas"), tensor.port});
+    document.replicas_bound = true;
+    try {
+      return replicated(graph_, document.plan.replicas);
+    } catch (const InputError& error) {
+      fail(error.what());
+      throw;
     }
   }
 
@@ -585,6 +633,10 @@ StepFile parse_step_plan(std::string_view text, const std::string& place, OpGrap
   if (auto rewritten = PlanBinder(json, graph).recomputing_graph(document)) {
     original = std::move(graph);
     graph = *std::move(rewritten);
+  }
+  if (auto all = PlanBinder(json, graph).replicated_graph(document)) {
+    if (!original.has_value()) original = std::move(graph);
+    graph = *std::move(all);
   }
   if (document.plan.micro_batches == 1)
     if (auto residing = PlanBinder(json, graph).residing_graph(document)) {

@@ -103,7 +103,8 @@ Plan plan_with_capacities(Plan plan, const CostModel& costs) {
       check_schedule(costs.graph(), cluster, plan.schedule, {.order = plan.order});
   if (!violations.empty()) throw InputError("the plan does not fit: " + violations.front());
   plan.bounds.clear();
-  if (had_bounds && plan.recomputed.empty()) plan.bounds = lower_bounds(costs);
+  if (had_bounds && plan.recomputed.empty() && !plan.replicas.any())
+    plan.bounds = lower_bounds(costs);
   if (!less.empty()) plan.notes.push_back("planned with less memory than there is: " + less);
   return plan;
 }

@@ -188,6 +188,15 @@ constexpr std::array kOptions{
                   .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
                   .most = 1e12},
+    PlannerOption{.name = "replicas",
+                  .help =
+                      "How many copies of a placement, on devices of their own, share the "
+                      "micro-batches of a step and reduce the gradients. The plan has the fastest "
+                      "of several numbers, or with auto of those that divide the micro-batches",
+                  .takers = kPlaceTakes,
+                  .field = [](PlanRequest& r) -> OptionField { return &r.replicas; },
+                  .least = 1,
+                  .most = 1024},
     PlannerOption{
         .name = "recompute",
         .help =

@@ -55,6 +55,8 @@ struct PlanRequest {
   // one. For make_step_plan() alone, as is the mini-batch: how many samples they are.
   std::optional<std::vector<std::uint32_t>> micro_batches = {};
   std::optional<std::int64_t> mini_batch = {};
+  // Numbers of replicas that share a step of micro-batches, in the same way.
+  std::optional<std::vector<std::uint32_t>> replicas = {};
   // For make_step_plan() alone: make_plan() plans the graph that it is given.
   Recompute recompute = Recompute::kNone;
   AwayChoice residency = AwayChoice::kNone;  // the same

@@ -14,6 +14,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/steps/bare_copy.h"
 #include "baechi/plan/steps/names_of_one.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
@@ -43,25 +44,9 @@ constexpr std::int64_t kReplayed = 7'000'000;
 // The step with edges of control so that micro-batch m starts when m - window has ended.
 OpGraph with_window(const Unrolled& step, std::uint32_t window) {
   const OpGraph& graph = step.graph;
-  OpGraphBuilder builder(graph.name());
-  builder.reserve(graph.num_ops(), graph.num_edges());
-  for (const OpId op : graph.ops()) {
-    builder.add_operator({.name = std::to_string(op.value()),
-                          .backward = graph[op].backward,
-                          .variable = graph[op].variable});
-    for (const KindId kind : graph.kinds())
-      if (const auto time = graph.times(kind)[op]; time.has_value())
-        builder.set_time(op, graph.kind_name(kind), *time);
-  }
-  for (const OpId op : graph.ops())
-    for (const TensorId tensor : graph.outputs(op)) {
-      const TensorId handle = builder.add_output(op, graph.size(tensor));
-      for (const Edge& edge : graph.consumers(tensor)) builder.connect(handle, edge.to);
-    }
+  OpGraphBuilder builder = bare_copy(graph);
   std::vector<OpId> first, last;  // of micro-batch 0
   for (const OpId op : graph.ops()) {
-    for (const Edge& edge : graph.out_edges(op))
-      if (!edge.tensor.has_value()) builder.add_control_edge(op, edge.to);
     if (step.micro_batch[op] != 0) continue;
     const auto inside = [&](OpId other) { return step.micro_batch[other] == 0; };
     if (std::ranges::none_of(graph.in_edges(op), [&](const Edge& e) { return inside(e.from); }))

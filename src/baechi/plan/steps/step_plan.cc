@@ -24,6 +24,7 @@
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/request/shares.h"
 #include "baechi/plan/steps/recompute_steps.h"
+#include "baechi/plan/steps/replica_steps.h"
 #include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_advice.h"
 #include "baechi/plan/steps/step_methods.h"
@@ -70,6 +71,13 @@ StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& aske
 
 StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
                      const PlanRequest& request, PlanTimes* times) {
+  if (request.replicas.has_value()) {
+    const auto plan = [&](OpGraph one, std::uint32_t m, const Cluster& other,
+                          const PlanRequest& without) {
+      return plan_number(std::move(one), m, other, without, m == number ? times : nullptr);
+    };
+    return plan_replicas(std::move(graph), number, cluster, request, plan);
+  }
   if (request.residency != AwayChoice::kNone) {
     check_residency_request(graph, cluster, request);
     PlanRequest plain = request;
@@ -104,6 +112,7 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
   quiet.suggest = false;
   quiet.bounds = false;
   quiet.watch = nullptr;
+  quiet.replicas.reset();
   std::vector<Unrolled> steps;
   for (const std::uint32_t number : numbers) steps.push_back(step_of(sizes, asked, number));
   if (!can_ask(steps, asked)) {
@@ -245,7 +254,8 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   StepPlan& best = *of.best;
   if (auto* answer = std::get_if<Unplaceable>(&best.result)) {
     answer->proved = of.proved;
-    if (asked.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone)
+    const bool of_one = !asked.replicas.has_value() || asked.replicas->empty();
+    if (asked.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone && of_one)
       advise(divided ? GraphSizes(sizes) : GraphSizes(best.graph_of_one()), numbers, cluster, asked,
              *answer);
     return *std::move(of.best);
@@ -253,7 +263,8 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   Plan& plan = std::get<Plan>(best.result);
   if (!divided && numbers.front() > 1 && !marks)
     plan.notes.push_back("no operator is marked as running once per step: " +
-                         std::to_string(best.step.rank.size() - best.step.per_micro_batch) +
+                         std::to_string(plan.replicas.ops_of_one(best.step.rank.size()) -
+                                        best.step.per_micro_batch / plan.replicas.count) +
                          " are taken to be variables or updates");
   if (divided && sizes.size() == 1 && size != *asked.mini_batch / of.chosen)
     plan.notes.push_back(scaled_from(*size, std::to_string(*asked.mini_batch / of.chosen)));

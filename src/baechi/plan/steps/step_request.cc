@@ -12,6 +12,7 @@
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
+#include "baechi/plan/steps/replica_steps.h"
 
 namespace baechi {
 namespace {
@@ -116,16 +117,17 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRe
     if (numbers.back() == 1)
       throw OptionError("expert", "its order is one of micro-batches: say how many there are");
   }
+  numbers = shared_by_replicas(numbers, request);
   if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
     throw OptionError("method", for_several_only(request.method));
   return numbers;
 }
 
 bool asks_for_steps(const GraphSizes& sizes, const PlanRequest& request) {
-  return request.micro_batches.has_value() || request.mini_batch.has_value() ||
-         request.recompute != Recompute::kNone || request.residency != AwayChoice::kNone ||
-         sizes.all().size() > 1 || places_in_stages(request.method) ||
-         request.place.expert_order != nullptr;
+  return request.micro_batches.has_value() || request.replicas.has_value() ||
+         request.mini_batch.has_value() || request.recompute != Recompute::kNone ||
+         request.residency != AwayChoice::kNone || sizes.all().size() > 1 ||
+         places_in_stages(request.method) || request.place.expert_order != nullptr;
 }
 
 OpGraph micro_batch_of(const GraphSizes& sizes, const PlanRequest& request,

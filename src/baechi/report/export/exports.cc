@@ -238,6 +238,9 @@ std::string write_export(const ExportFormat& format, const Unrolled& step,
 }
 
 void check_can_tell(const ExportFormat& format, const Plan& plan) {
+  if (once_only(format) && plan.replicas.any())
+    throw InputError("to", in_quotes(format.name) +
+                               " cannot tell of replicas: export a plan made with replicas 1");
   if (!once_only(format) || (plan.recomputed.empty() && plan.residency.empty())) return;
   const bool again = !plan.recomputed.empty();
   throw InputError("to", in_quotes(format.name) + " cannot tell " +

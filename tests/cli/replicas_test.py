@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas of a placement: plans, their files, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import baechi
+from tests.conftest import Run
+
+DEVICES = ("--cluster", "4x24GiB", "--link", "10us,200GB/s", "--budget", "50ms")
+
+
+@pytest.fixture(scope="module")
+def llama(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("replicas") / "llama.json"
+    done = run("generate", "llama", "--layers", "3", "--batch", "1", "--training", "-o", file)
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+@pytest.fixture(scope="module", params=["2", "4"])  # of two micro-batches each, and of one
+def plan(run: Run, llama: Path, request: pytest.FixtureRequest) -> Path:
+    file = llama.with_name(f"plan{request.param}.json")
+    replicas = ("--micro-batches", "4", "--replicas", request.param)
+    done = run("place", llama, *DEVICES, *replicas, "-o", file)
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+def test_verify_and_simulate_say_what_the_plan_says(run: Run, llama: Path, plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    assert document["replicas"]["count"] * document.get("micro_batches", 1) == 4
+    assert run("verify", llama, plan).returncode == 0
+    simulated = run("simulate", llama, plan, "--json")
+    assert simulated.returncode == 0, simulated.stderr
+    assert json.loads(simulated.stdout)["makespan"] == document["makespan"]
+    read = baechi.Plan.load(plan, baechi.Graph.load(llama))
+    assert read.replicas == document["replicas"]["count"]
+    assert read.to_json() == plan.read_text()
+    assert not baechi.verify(read)
+
+
+@pytest.mark.parametrize("subcommand", ["explain", "report", "trace", "show"])
+def test_plans_of_replicas_can_be_looked_at(
+    run: Run, llama: Path, plan: Path, subcommand: str, tmp_path: Path
+) -> None:
+    output = () if subcommand in ("explain", "show") else ("-o", tmp_path / "output")
+    done = run(subcommand, llama, plan, *output)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bucket_without_a_tensor_is_found(
+    run: Run, llama: Path, plan: Path, tmp_path: Path
+) -> None:
+    document = json.loads(plan.read_text())
+    less = tmp_path / "less.json"
+    document["replicas"]["buckets"][0].pop()
+    less.write_text(json.dumps(document))
+    done = run("verify", llama, less)
+    assert done.returncode == 2
+    assert "is read by the step, and is in no bucket" in done.stderr
+
+
+def test_auto_is_never_worse_than_one(run: Run, llama: Path) -> None:
+    steps = []
+    for replicas in ((), ("--replicas", "auto"), ("--replicas", "1")):
+        done = run("place", llama, *DEVICES, "--micro-batches", "4", *replicas, "--json")
+        assert done.returncode == 0, done.stderr
+        steps.append(json.loads(done.stdout)["makespan"])
+    assert steps[1] <= steps[0] == steps[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--replicas", "3", "--micro-batches", "4"), "3 does not divide the number of micro-b"),
+        (("--replicas", "8", "--micro-batches", "8"), "8 replicas need as many devices, and the"),
+        (("--replicas", "2"), "2 does not divide the number of micro-batches, 1"),
+        (("--replicas", "auto"), "replicas share micro-batches: ask for several"),
+        (("--replicas", "0", "--micro-batches", "4"), "expected auto or whole numbers from 1 to"),
+        (
+            ("--replicas", "2", "--micro-batches", "4", "--host", "8GiB", "--residency", "auto"),
+            "replicas keep nothing in a host's memory",
+        ),
+        (
+            ("--replicas", "2", "--micro-batches", "4", "--order", "none"),
+            "a step of micro-batches runs in its planned order",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    run: Run, llama: Path, options: tuple[str, ...], words: str
+) -> None:
+    done = run("place", llama, *DEVICES, *options)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_formats_that_know_an_operator_once_refuse(run: Run, llama: Path, plan: Path) -> None:
+    done = run("export", llama, plan, "--to", "device-map")
+    assert done.returncode == 2
+    assert "cannot tell of replicas" in done.stderr
