@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "baechi/base/random.h"
+#include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
@@ -96,7 +97,7 @@ ReplicaInstance random_instance_of_replicas(std::uint64_t seed, bool equal) {
 
 Plan planned(const ReplicaInstance& instance, std::optional<std::vector<std::uint32_t>> replicas,
              StepPlan* made = nullptr) {
-  PlanRequest request{.budget = 0.05};
+  PlanRequest request{.budget = 0.2};
   request.micro_batches = {instance.micro_batches};
   request.replicas = std::move(replicas);
   std::vector<OpGraph> graphs;

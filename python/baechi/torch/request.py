@@ -46,9 +46,8 @@ class Request:
         check_called_with(self.model, self.example_inputs)
         check_costs(self.costs)
         updates_of(self.optimizer)
-        if self.plan is not None:
-            if plan_given(self.plan).replicas > 1:
-                raise InputError("plan: a placed model runs one replica, and the plan has more")
+        if self.plan is not None and plan_given(self.plan).replicas > 1:
+            raise InputError("plan: a placed model runs one replica, and the plan has more")
         if self.targets is not None and self.loss is None:
             raise InputError(
                 "targets: they are what a loss compares with: give loss=, or leave targets to a "

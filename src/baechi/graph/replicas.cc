@@ -196,6 +196,10 @@ class Replication {
 
 }  // namespace
 
+Bytes size_of(const OpGraph& graph, const ReducedTensor& tensor) {
+  return graph.size(TensorId((*graph.outputs(tensor.producer).begin()).index() + tensor.port));
+}
+
 std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph) {
   const IdVector<OpId, bool> once = once_per_step(graph);
   std::vector<ReducedTensor> reduced;

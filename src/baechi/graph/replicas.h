@@ -35,6 +35,8 @@ struct Replicas {
   friend bool operator==(const Replicas&, const Replicas&) = default;
 };
 
+Bytes size_of(const OpGraph& graph, const ReducedTensor& tensor);
+
 // Every tensor that an operator of the step reads from one of the micro-batch, sorted.
 std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph);
 

@@ -16,7 +16,7 @@ namespace baechi {
 namespace {
 
 // What an operator waits for: of whom which output; none for order alone.
-using Need = std::tuple<std::size_t, std::optional<std::size_t>>;
+using ReplicaNeed = std::tuple<std::size_t, std::optional<std::size_t>>;
 
 class ReplicaComparison {
  public:
@@ -125,7 +125,7 @@ class ReplicaComparison {
     std::vector<Bytes> sizes;
     for (const TensorId tensor : one_.outputs(op)) sizes.push_back(one_.size(tensor));
     check_outputs(at, sizes);
-    std::vector<Need> needs;
+    std::vector<ReplicaNeed> needs;
     for (const Edge& edge : one_.in_edges(op)) {
       const auto reduced = edge.tensor.has_value() ? found_.find(*edge.tensor) : found_.end();
       if (!edge.tensor.has_value())
@@ -150,7 +150,7 @@ class ReplicaComparison {
       if (all_.times(kind)[at].value_or(Time(0)) != Time(0)) say(at, "takes time");
     std::int64_t bytes = 0;
     std::vector<Bytes> sizes;
-    std::vector<Need> needs;
+    std::vector<ReplicaNeed> needs;
     for (const auto& [op, port] : buckets_[b]) {
       bytes += one_.size(tensor(op, port)).count();
       if (last) sizes.push_back(one_.size(tensor(op, port)));
@@ -175,8 +175,8 @@ class ReplicaComparison {
     if (found != sizes) say(at, "has other outputs than it should");
   }
 
-  void check_needs(OpId at, std::vector<Need> needs) {
-    std::vector<Need> found;
+  void check_needs(OpId at, std::vector<ReplicaNeed> needs) {
+    std::vector<ReplicaNeed> found;
     for (const Edge& edge : all_.in_edges(at)) {
       std::optional<std::size_t> port;
       if (edge.tensor.has_value())

@@ -10,34 +10,32 @@
 
 #include "baechi/base/assert.h"
 #include "baechi/base/error.h"
+#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/replicas.h"
-#include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/steps/bare_copy.h"
-#include "baechi/schedule/step_order.h"
-#include "baechi/simulate/settle.h"
+#include "baechi/plan/request/shares.h"
+#include "baechi/plan/steps/replica_placements.h"
 #include "baechi/verify/check_plan.h"
 
 namespace baechi {
 namespace {
 
-constexpr Bytes kBucket(std::int64_t{25} << 20);  // as large as PyTorch's
 constexpr int kMostRounds = 3;  // plans of one replica, each for devices with less memory
 
-std::string words(std::uint32_t replicas) {
+std::string in_replicas(std::uint32_t replicas) {
   return std::to_string(replicas) + (replicas == 1 ? " replica" : " replicas");
 }
 
 // Divides devices of one class, neighbours first, and then what is left of all classes.
-class Sets {
+class ReplicaSets {
  public:
-  Sets(const Cluster& cluster, std::uint32_t count) : cluster_(cluster), count_(count) {
+  ReplicaSets(const Cluster& cluster, std::uint32_t count) : cluster_(cluster), count_(count) {
     for (const DeviceId device : cluster.devices()) {
       const auto like = std::ranges::find_if(classes_, [&](const std::vector<DeviceId>& all) {
         return rank(all.front()) == rank(device);
@@ -49,7 +47,7 @@ class Sets {
     }
   }
 
-  DeviceSets divide(bool neighbours_in_a_set) const {
+  ReplicaDevices divide(bool neighbours_in_a_set) const {
     std::vector<std::vector<DeviceId>> positions;
     std::vector<DeviceId> left;
     for (const std::vector<DeviceId>& all : classes_) {
@@ -72,7 +70,7 @@ class Sets {
       first += count_;
     }
     std::ranges::stable_sort(positions);
-    DeviceSets sets(count_);
+    ReplicaDevices sets(count_);
     for (const std::vector<DeviceId>& position : positions)
       for (std::size_t r = 0; r < count_; ++r) sets[r].push_back(position[r]);
     return sets;
@@ -90,7 +88,7 @@ class Sets {
 };
 
 // The devices of the first set alone, each as slow and as small as any that stands for it.
-Cluster cluster_of_one(const Cluster& cluster, const DeviceSets& sets, Bytes less) {
+Cluster cluster_of_one(const Cluster& cluster, const ReplicaDevices& sets, Bytes less) {
   ClusterSpec spec = cluster.spec();
   spec.devices.clear();
   const auto gone = [&](const std::string& name) {
@@ -113,144 +111,10 @@ Cluster cluster_of_one(const Cluster& cluster, const DeviceSets& sets, Bytes les
   return Cluster(std::move(spec));
 }
 
-// A plan of one replica, put on all sets.
-class OnAllSets {
+class ReplicaChoice {
  public:
-  // `one` is the graph of one micro-batch that the plan runs, with second runs.
-  OnAllSets(const OpGraph& one, const Unrolled& step, const Plan& plan, const Cluster& cluster,
-            const DeviceSets& sets)
-      : one_(one), step_(step), plan_(plan), cluster_(cluster), sets_(sets) {
-    for (const ReducedTensor& tensor : reduced_tensors(one)) {
-      Time ready;
-      for (std::uint32_t m = 0; m < step.micro_batches; ++m)
-        ready = std::max(ready, plan.schedule.slots[step.copy(tensor.producer, m)].end);
-      ready_.emplace_back(plan.schedule.slots[tensor.producer].device, ready, tensor);
-    }
-    std::ranges::sort(ready_);
-  }
-
-  // In the order in which tensors get ready; those of a device that are `most` bytes close a bucket.
-  Replicas replicas(Bytes most) const {
-    Replicas replicas{.count = static_cast<std::uint32_t>(sets_.size())};
-    Bytes bytes;
-    std::optional<DeviceId> last;
-    for (const auto& [device, ready, tensor] : ready_) {
-      if (last != device || bytes >= most) {
-        replicas.buckets.emplace_back();
-        bytes = Bytes(0);
-      }
-      last = device;
-      bytes += bytes_of(tensor);
-      replicas.buckets.back().push_back(tensor);
-    }
-    return replicas;
-  }
-  // From what is usual to one bucket for each device.
-  std::vector<Replicas> choices() const {
-    Bytes all;
-    for (const auto& [device, ready, tensor] : ready_) all += bytes_of(tensor);
-    std::vector<Replicas> choices;
-    for (const Bytes most : {kBucket, Bytes(all.count() / 16), all}) {
-      Replicas choice = replicas(std::max(most, Bytes(1)));
-      if (std::ranges::find(choices, choice) == choices.end()) choices.push_back(std::move(choice));
-    }
-    return choices;
-  }
-
-  // What the simulator makes of it, in an order that a file can tell; nothing where that is none.
-  struct Made {
-    Unrolled step;
-    Plan plan;
-    Bytes over;  // of some device
-  };
-  std::optional<Made> with(Replicas replicas) const {
-    Made made{unroll(replicated(one_, replicas), plan_.micro_batches), {}, {}};
-    const CostModel costs(made.step.graph, cluster_);
-    Placement placement;
-    for (const OpId op : made.step.graph.ops())
-      placement.push_back(device_of(replicas, made.step.original[op]));
-    PlacedGraph placed{placement, order(made.step, replicas, placement)};
-    const std::optional<Trace> trace = simulate_settled(costs, made.step, std::move(placed));
-    if (!trace.has_value()) return std::nullopt;
-    for (const DeviceId device : cluster_.devices())
-      if (trace->devices[device].peak > cluster_[device].capacity)
-        made.over = std::max(made.over, trace->devices[device].peak - cluster_[device].capacity);
-    if (made.over > Bytes(0)) return made;
-    made.plan =
-        plan_of(costs,
-                {placement, with_sums_behind(made.step, order_of(trace->schedule, made.step.graph,
-                                                                 cluster_.num_devices()))},
-                plan_.method, false);
-    made.plan.micro_batches = plan_.micro_batches;
-    made.plan.recomputed = plan_.recomputed;
-    made.plan.replicas = std::move(replicas);
-    made.plan.fallbacks = plan_.fallbacks;
-    made.plan.notes = plan_.notes;
-    return made;
-  }
-
- private:
-  Bytes bytes_of(const ReducedTensor& tensor) const {
-    return one_.size(TensorId((*one_.outputs(tensor.producer).begin()).index() + tensor.port));
-  }
-
-  DeviceId device_of(const Replicas& replicas, OpId op) const {
-    const std::size_t ops = one_.num_ops(), all = ops * replicas.count;
-    OpId of_one(op.index() % ops);
-    std::size_t r = op.index() / ops;
-    if (op.index() >= all) {
-      r = (op.index() - all) % replicas.count;
-      of_one = replicas.buckets[(op.index() - all) / replicas.count / replicas.rounds()]
-                   .front()
-                   .producer;
-    }
-    return sets_[r][plan_.schedule.slots[of_one].device.index()];
-  }
-
-  // Rings and what waits for them run as soon as they can; the rest as the plan of one replica has it.
-  DeviceOrder order(const Unrolled& step, const Replicas& replicas,
-                    const Placement& placement) const {
-    const std::size_t all = one_.num_ops() * replicas.count;
-    IdVector<OpId, bool> behind(step.graph.num_ops(), false);
-    for (const OpId op : step.graph.topological_order()) {
-      behind[op] = step.original[op].index() >= all;
-      for (const Edge& edge : step.graph.in_edges(op)) behind[op] = behind[op] || behind[edge.from];
-    }
-    OpGraphBuilder builder = bare_copy(step.graph);
-    const DeviceOrder runs = order_of(plan_.schedule, step_.graph, sets_.front().size());
-    for (std::size_t r = 0; r < replicas.count; ++r)
-      for (const std::vector<OpId>& ops : runs) {
-        std::optional<OpId> last;
-        for (const OpId run : ops) {
-          if (step_.is_sum(run)) continue;
-          const OpId op = step.copy(OpId(r * one_.num_ops() + step_.original[run].index()),
-                                    step_.micro_batch[run].value_or(0));
-          if (behind[op] || step.graph[op].variable) continue;
-          if (last.has_value()) builder.add_control_edge(*last, op);
-          last = op;
-        }
-      }
-    const OpGraph bare = std::move(builder).build();
-    const CostModel costs(bare, cluster_);
-    IdVector<OpId, Time> priority = critical_times(costs, placement);
-    const Time most = *std::ranges::max_element(priority);
-    for (const OpId op : step.graph.ops())
-      if (step.original[op].index() >= all) priority[op] = most + Time(1);
-    return with_sums_behind(step, *list_schedule(costs, placement, priority).placed.order);
-  }
-
-  const OpGraph& one_;
-  const Unrolled& step_;
-  const Plan& plan_;
-  const Cluster& cluster_;
-  const DeviceSets& sets_;
-  std::vector<std::tuple<DeviceId, Time, ReducedTensor>> ready_;
-};
-
-class Choice {
- public:
-  Choice(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-         const PlanRequest& request, const PlanWithoutReplicas& plan)
+  ReplicaChoice(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
+                const PlanRequest& request, const PlanWithoutReplicas& plan)
       : graph_(graph),
         micro_batches_(micro_batches),
         cluster_(cluster),
@@ -265,17 +129,17 @@ class Choice {
   void without() {
     StepPlan made = plan_(recosted(graph_, {}), micro_batches_, cluster_, request_);
     const auto* plan = std::get_if<Plan>(&made.result);
-    told.push_back(words(1) +
+    told.push_back(in_replicas(1) +
                    (plan != nullptr ? " takes " + short_text(plan->makespan()) : " does not fit"));
     best = std::move(made);
   }
 
   // The best way to have so many, for so much of the budget.
   void with(std::uint32_t count, double part) {
-    const std::vector<DeviceSets> ways = replica_sets(cluster_, count);
+    const std::vector<ReplicaDevices> ways = replica_sets(cluster_, count);
     reason_.clear();
     std::optional<Time> shortest;
-    for (const DeviceSets& sets : ways) {
+    for (const ReplicaDevices& sets : ways) {
       throw_if_cancelled(request_.place.cancel);
       std::optional<StepPlan> made = on(sets, part / static_cast<double>(ways.size()));
       if (!made.has_value()) continue;
@@ -287,17 +151,18 @@ class Choice {
       if (request_.watch)
         request_.watch({.step = step, .method = std::get<Plan>(best->result).method});
     }
-    told.push_back(words(count) + (shortest.has_value() ? " take " + short_text(*shortest)
-                                                        : " do not fit: " + reason_));
+    told.push_back(in_replicas(count) + (shortest.has_value() ? " take " + short_text(*shortest)
+                                                              : " do not fit: " + reason_));
     if (best.has_value()) return;
     best = {recosted(graph_, {}), unroll(graph_, micro_batches_), Unplaceable{}};
     std::get<Unplaceable>(best->result).reason =
-        words(count) + " do not fit: " + (reason_.empty() ? "there are no such devices" : reason_);
+        in_replicas(count) +
+        " do not fit: " + (reason_.empty() ? "there are no such devices" : reason_);
   }
 
  private:
   // One replica is planned again where chunks do not fit beside it.
-  std::optional<StepPlan> on(const DeviceSets& sets, double part) {
+  std::optional<StepPlan> on(const ReplicaDevices& sets, double part) {
     PlanRequest request = request_;
     request.budget *= part;
     request.bounds = false;
@@ -314,33 +179,30 @@ class Choice {
         return std::nullopt;
       }
       const OpGraph one = recomputing(graph_, plan->recomputed);
-      std::optional<OnAllSets::Made> shortest;
-      Bytes over;
-      const OnAllSets all(one, of_one.step, *plan, cluster_, sets);
-      for (Replicas& choice : all.choices()) {
-        std::optional<OnAllSets::Made> made = all.with(std::move(choice));
-        if (!made.has_value()) continue;
-        if (made->over > Bytes(0))
-          over = over == Bytes(0) ? made->over : std::min(over, made->over);
-        else if (!shortest.has_value() || made->plan.makespan() < shortest->plan.makespan())
-          shortest = std::move(made);
+      OnAllSets all({one, of_one.step, *plan}, cluster_, sets);
+      all.search(request.budget * kReplaysPerSecond, request.place.cancel);
+      if (all.over() == Bytes(0)) {
+        std::optional<MadeOfReplicas> made = all.made();
+        if (made.has_value()) return finished(*std::move(made));
+        reason_ = "what fits does so in no order that a file can tell";
+        return std::nullopt;
       }
-      if (shortest.has_value()) return finished(*std::move(shortest));
+      const Bytes over = all.over();
       reason_ = "gradients and chunks of the all-reduce lack " + short_text(over);
       less += over;
     }
     return std::nullopt;
   }
 
-  StepPlan finished(OnAllSets::Made made) const {
+  StepPlan finished(MadeOfReplicas made) const {
     Plan& plan = made.plan;
     Bytes bytes;
     for (const auto& bucket : plan.replicas.buckets)
-      for (const auto& [op, port] : bucket)
-        bytes += graph_.size(TensorId((*graph_.outputs(op).begin()).index() + port));
-    plan.notes.push_back(words(plan.replicas.count) + " of " + std::to_string(plan.micro_batches) +
-                         " micro-batches each reduce " + short_text(bytes) + " in " +
-                         std::to_string(plan.replicas.buckets.size()) + " buckets");
+      for (const ReducedTensor& tensor : bucket) bytes += size_of(graph_, tensor);
+    plan.notes.push_back(
+        in_replicas(plan.replicas.count) + " of " + std::to_string(plan.micro_batches) +
+        (plan.micro_batches == 1 ? " micro-batch" : " micro-batches") + " each reduce " +
+        short_text(bytes) + " in " + std::to_string(plan.replicas.buckets.size()) + " buckets");
     plan.methods.push_back(outcome_of(plan));
     if (request_.bounds) plan.bounds = bounds(plan.replicas.count);
     const std::vector<std::string> faults = check_plan(graph_, made.step, plan);
@@ -365,18 +227,47 @@ class Choice {
   std::string reason_;
 };
 
-bool pinned(const OpGraph& graph) {
-  return std::ranges::any_of(graph.ops(), [&](OpId op) { return graph[op].pin.has_value(); });
+// Why there may be no replicas of the graph; empty: there may. Bytes that it does not tell of would be
+// reduced for nothing.
+std::string why_no_replicas(const OpGraph& graph) {
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  const auto takes_time = [&](OpId op) {
+    return std::ranges::any_of(graph.kinds(), [&](KindId kind) {
+      return graph.times(kind)[op].value_or(Time(0)) > Time(0);
+    });
+  };
+  bool backward = false;
+  for (const OpId op : graph.ops()) {
+    const std::string name = "operator " + in_quotes(graph[op].name);
+    if (graph[op].pin.has_value())
+      return name + " is pinned to a device, and replicas have none in common";
+    backward = backward || graph[op].backward;
+    bool waits = false, reads = false;
+    for (const Edge& edge : graph.in_edges(op)) {
+      if (!once[op] || once[edge.from]) continue;
+      waits = waits || !edge.tensor.has_value();
+      reads = reads || edge.tensor.has_value();
+    }
+    if (waits && !reads && takes_time(op))
+      return name +
+             " waits for micro-batches and reads no tensor of theirs, so nobody can say how "
+             "many bytes replicas would reduce: give it its gradient as an input (generate: "
+             "--variables)";
+  }
+  if (backward && reduced_tensors(graph).empty())
+    return "no operator of the step reads a gradient, so there is nothing that replicas could "
+           "reduce: add the updates";
+  return "";
 }
 
 }  // namespace
 
-std::vector<DeviceSets> replica_sets(const Cluster& cluster, std::uint32_t replicas) {
-  const Sets sets(cluster, replicas);
-  std::vector<DeviceSets> ways{sets.divide(true)};
+std::vector<ReplicaDevices> replica_sets(const Cluster& cluster, std::uint32_t replicas) {
+  const ReplicaSets sets(cluster, replicas);
+  std::vector<ReplicaDevices> ways{sets.divide(true)};
   if (ways.front().front().empty()) return {};
   if (cluster.links().size() == 1) return ways;
-  DeviceSets other = sets.divide(false);
+  ReplicaDevices other = sets.divide(false);
   if (other != ways.front()) ways.push_back(std::move(other));
   return ways;
 }
@@ -391,15 +282,13 @@ StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster
   std::erase_if(counts, [&](std::uint32_t count) { return micro_batches % count != 0; });
   std::ranges::sort(counts);
   if (counts.back() > cluster.num_devices())
-    throw OptionError("replicas", words(counts.back()) +
+    throw OptionError("replicas", in_replicas(counts.back()) +
                                       " need as many devices, and the cluster has " +
                                       std::to_string(cluster.num_devices()));
-  const bool fixed = pinned(graph);
-  if (fixed && any) counts = {1};
-  if (fixed && counts.back() > 1)
-    throw OptionError("replicas",
-                      "operators are pinned to devices, and replicas have none in common");
-  Choice choice(graph, micro_batches, cluster, request, plan);
+  const std::string why_not = counts.back() > 1 ? why_no_replicas(graph) : "";
+  if (!why_not.empty() && !any) throw OptionError("replicas", why_not);
+  if (!why_not.empty()) counts = {1};
+  ReplicaChoice choice(graph, micro_batches, cluster, request, plan);
   const std::size_t others = counts.size() - (counts.front() == 1 ? 1 : 0);
   try {
     for (const std::uint32_t count : counts) {
@@ -414,6 +303,8 @@ StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster
   }
   if (auto* best = std::get_if<Plan>(&choice.best->result); best != nullptr && counts.size() > 1)
     best->notes.insert(best->notes.end(), choice.told.begin(), choice.told.end());
+  if (auto* best = std::get_if<Plan>(&choice.best->result); best != nullptr && !why_not.empty())
+    best->notes.push_back("one replica: " + why_not);
   return *std::move(choice.best);
 }
 

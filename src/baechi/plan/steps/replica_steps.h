@@ -12,6 +12,7 @@
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/request/request.h"
+#include "baechi/plan/steps/replica_placements.h"
 #include "baechi/plan/steps/sizes.h"
 
 namespace baechi {
@@ -20,10 +21,8 @@ namespace baechi {
 using PlanWithoutReplicas = std::function<StepPlan(OpGraph graph, std::uint32_t micro_batches,
                                                    const Cluster& cluster, const PlanRequest&)>;
 
-// Disjoint sets of equally many devices, as alike as can be: the i-th device of one stands for the
-// i-th of another. At most two ways: neighbours make a set, or neighbours are each other's replicas.
-using DeviceSets = std::vector<std::vector<DeviceId>>;
-std::vector<DeviceSets> replica_sets(const Cluster& cluster, std::uint32_t replicas);
+// At most two ways: neighbours make a set, or neighbours are each other's replicas.
+std::vector<ReplicaDevices> replica_sets(const Cluster& cluster, std::uint32_t replicas);
 
 // The step with the best of the numbers of replicas that request.replicas has and that divide
 // `micro_batches`; one replica is planned as without them, with the whole budget, so that it is never
