@@ -41,6 +41,10 @@ ExitCode report(const ReportArguments& options, const RunContext& context) {
     plans.push_back(std::move(opened));
   }
   for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (plans[i].plan.replicas != plans[0].plan.replicas)
+      throw InputError(options.plans[i],
+                       "plans of other replicas cannot be compared on one page: their steps have "
+                       "other operators");
     if (plans[i].plan.micro_batches != plans[0].plan.micro_batches)
       throw InputError(options.plans[i],
                        "a step of " + std::to_string(plans[i].plan.micro_batches) +
@@ -50,10 +54,6 @@ ExitCode report(const ReportArguments& options, const RunContext& context) {
       throw InputError(options.plans[i],
                        "plans that run other operators a second time cannot be compared on one "
                        "page: their steps have other operators");
-    if (plans[i].plan.replicas != plans[0].plan.replicas)
-      throw InputError(options.plans[i],
-                       "plans of other replicas cannot be compared on one page: their steps have "
-                       "other operators");
     if (plans[i].plan.residency != plans[0].plan.residency)
       throw InputError(options.plans[i],
                        "plans that keep other tensors on the host cannot be compared on one page: "

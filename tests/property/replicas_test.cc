@@ -71,19 +71,20 @@ OpGraph random_layers(Random& random) {
 ReplicaInstance random_instance_of_replicas(std::uint64_t seed, bool equal) {
   Random random(seed);
   OpGraph graph = random_layers(random);
-  ClusterSpec spec =
-      uniform_cluster({.count = 2 + random.below(7),
-                       .capacity = Bytes(100'000),
-                       .latency = Time(static_cast<std::int64_t>(random.below(8))),
-                       .bandwidth = Bandwidth(1'000'000'000 * (1 + random.below(8))),
-                       .communication = random.below(2) == 0 ? CommunicationMode::kDuplex
-                                                             : CommunicationMode::kSequential});
+  ClusterSpec spec = uniform_cluster(
+      {.count = 2 + random.below(7),
+       .capacity = Bytes(100'000),
+       .latency = Time(static_cast<std::int64_t>(random.below(8))),
+       .bandwidth = Bandwidth(1'000'000'000 * static_cast<std::int64_t>(1 + random.below(8))),
+       .communication =
+           random.below(2) == 0 ? CommunicationMode::kDuplex : CommunicationMode::kSequential});
   for (Device& device : spec.devices) {
     if (equal) break;
     if (random.below(3) == 0) device.speed = Speed(500'000);
     if (random.below(3) == 0) device.host = "other";
     if (random.below(4) == 0) device.capacity = Bytes(1'000);
   }
+  if (!equal && random.below(4) == 0) spec.sends = Sends::kBlocking;
   if (!equal)
     spec.links.push_back({.scope = LinkScope::kOtherHost,
                           .from = {},
@@ -96,8 +97,8 @@ ReplicaInstance random_instance_of_replicas(std::uint64_t seed, bool equal) {
 }
 
 Plan planned(const ReplicaInstance& instance, std::optional<std::vector<std::uint32_t>> replicas,
-             StepPlan* made = nullptr) {
-  PlanRequest request{.budget = 0.2};
+             StepPlan* made = nullptr, double budget = 0.2) {
+  PlanRequest request{.budget = budget};
   request.micro_batches = {instance.micro_batches};
   request.replicas = std::move(replicas);
   std::vector<OpGraph> graphs;
@@ -189,7 +190,8 @@ TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by e
   for (std::uint64_t seed = 0; seed < testing::effort(40); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, true);
-    const Time own = planned(instance, std::vector<std::uint32_t>{}).makespan();
+    const double budget = PlanRequest{}.budget;
+    const Time own = planned(instance, std::vector<std::uint32_t>{}, nullptr, budget).makespan();
     const Time best = best_by_enumeration(instance);
     const double ratio = static_cast<double>(own.count()) / static_cast<double>(best.count());
     CHECK(ratio <= 1.01);
@@ -210,7 +212,7 @@ TEST_CASE("replicas: auto is never worse than one replica, right, and above its 
     for (const NamedBound& bound : any.bounds) CHECK(bound.value <= any.makespan());
     const std::string text = plan_to_json(any, made.step);
     CHECK(open_plan_text(text, "plan.json", recosted(instance.graph, {})).plan == any);
-    several += any.replicas.any() ? 1 : 0;
+    if (any.replicas.any()) ++several;
   }
   CHECK(several > testing::effort(60) / 10);
 }

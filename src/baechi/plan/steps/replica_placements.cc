@@ -220,16 +220,26 @@ void OnAllSets::climb(Tried from) {
   }
 }
 
-void OnAllSets::search(double work, const CancelFlag* cancel) {
+double OnAllSets::search(double work, std::optional<Time> hopeless, const CancelFlag* cancel) {
   work_ = work;
   cancel_ = cancel;
   try_plan();
+  try_runs();
+  if (best_->makespan <= hopeless.value_or(best_->makespan)) improve();
+  return work - work_;
+}
+
+void OnAllSets::try_runs() {
   const std::size_t places = sets_.front().size();
   for (std::size_t count = 1; count <= std::min(places, units_.size()) && !exhausted(); ++count)
     if (const std::optional<Positions> positions = in_runs(count))
       for (const Order order : kOrders)
         if (order != Order::kOfThePlan)
           tried({.positions = *positions, .bucket = best_->bucket, .order = order});
+}
+
+void OnAllSets::improve() {
+  const std::size_t places = sets_.front().size();
   if (!exhausted()) climb(*best_);
   Random random(1);
   for (std::size_t i = 0; i < kKicksOfUnit * units_.size() && !exhausted(); ++i) {

@@ -38,9 +38,10 @@ class OnAllSets {
   OnAllSets(const OneReplica& replica, const Cluster& cluster, const ReplicaDevices& sets);
 
   // Looks for buckets and orders of the plan's placement, then for other placements, and simulates
-  // about so many operators, those of the first placement in any case. When asked to stop it keeps
-  // what it has.
-  void search(double work, const CancelFlag* cancel);
+  // about so many operators, those of the first placement in any case; fewer where its steps, and
+  // those of even runs, are all longer than `hopeless`. When asked to stop it keeps what it has.
+  // Returns how many it has simulated.
+  double search(double work, std::optional<Time> hopeless, const CancelFlag* cancel);
   // How much memory some device lacks for the best that was found.
   Bytes over() const { return best_->over; }
   // The best in an order that a file can tell; nothing if there is none that fits.
@@ -70,6 +71,8 @@ class OnAllSets {
   bool may_be_at(const std::vector<OpId>& unit, std::size_t position) const;
   Tried tried(Tried tried);
   void try_plan();
+  void try_runs();
+  void improve();
   std::optional<Positions> in_runs(std::size_t count) const;
   void climb(Tried from);
   bool exhausted() const;

@@ -27,6 +27,13 @@ namespace baechi {
 namespace {
 
 constexpr int kMostRounds = 3;  // plans of one replica, each for devices with less memory
+// Parts of a budget: for several replicas beside one, which has all of it; and of their part for the
+// plan of one of them and for what is made of it.
+constexpr double kBesideOne = 0.2, kOfPlan = 0.3, kOfPlacements = 0.6;
+// Operators that all methods simulate at least, for each of the step.
+constexpr double kOfAllMethods = 240;
+// Numbers of replicas whose first steps take so much longer than the best leave the rest to others.
+constexpr std::int64_t kHopeless = 4;  // by a quarter
 
 std::string in_replicas(std::uint32_t replicas) {
   return std::to_string(replicas) + (replicas == 1 ? " replica" : " replicas");
@@ -119,7 +126,8 @@ class ReplicaChoice {
         micro_batches_(micro_batches),
         cluster_(cluster),
         request_(request),
-        plan_(plan) {
+        plan_(plan),
+        left_(request.budget) {
     request_.replicas.reset();
   }
 
@@ -132,10 +140,13 @@ class ReplicaChoice {
     told.push_back(in_replicas(1) +
                    (plan != nullptr ? " takes " + short_text(plan->makespan()) : " does not fit"));
     best = std::move(made);
+    beside_one_ = true;
+    left_ *= kBesideOne;
   }
 
-  // The best way to have so many, for so much of the budget.
-  void with(std::uint32_t count, double part) {
+  // The best way to have so many, for an equal part of what is left of the budget for `numbers`.
+  void with(std::uint32_t count, std::size_t numbers) {
+    const double part = left_ / static_cast<double>(numbers);
     const std::vector<ReplicaDevices> ways = replica_sets(cluster_, count);
     reason_.clear();
     std::optional<Time> shortest;
@@ -154,36 +165,78 @@ class ReplicaChoice {
     told.push_back(in_replicas(count) + (shortest.has_value() ? " take " + short_text(*shortest)
                                                               : " do not fit: " + reason_));
     if (best.has_value()) return;
-    best = {recosted(graph_, {}), unroll(graph_, micro_batches_), Unplaceable{}};
+    best = StepPlan{recosted(graph_, {}), unroll(graph_, micro_batches_), Unplaceable{}};
     std::get<Unplaceable>(best->result).reason =
         in_replicas(count) +
         " do not fit: " + (reason_.empty() ? "there are no such devices" : reason_);
+  }
+
+  // Of the best, if it has several replicas: how it stands to the bounds and to the verifier.
+  void finish() {
+    Plan* plan = best.has_value() ? std::get_if<Plan>(&best->result) : nullptr;
+    if (plan == nullptr || !plan->replicas.any()) return;
+    Bytes bytes;
+    for (const auto& bucket : plan->replicas.buckets)
+      for (const ReducedTensor& tensor : bucket) bytes += size_of(graph_, tensor);
+    plan->notes.push_back(
+        in_replicas(plan->replicas.count) + " of " + std::to_string(plan->micro_batches) +
+        (plan->micro_batches == 1 ? " micro-batch" : " micro-batches") + " each reduce " +
+        short_text(bytes) + " in " + std::to_string(plan->replicas.buckets.size()) +
+        (plan->replicas.buckets.size() == 1 ? " bucket" : " buckets"));
+    plan->methods.push_back(outcome_of(*plan));
+    const std::vector<std::string> faults = check_plan(graph_, best->step, *plan);
+    BAECHI_ASSERT(faults.empty(), ("a step of replicas broke a rule: " + faults.front()).c_str());
+    if (!request_.bounds) return;
+    try {
+      plan->bounds = bounds(plan->replicas.count);
+    } catch (const Cancelled&) {  // the plan stays
+    }
   }
 
  private:
   // One replica is planned again where chunks do not fit beside it.
   std::optional<StepPlan> on(const ReplicaDevices& sets, double part) {
     PlanRequest request = request_;
-    request.budget *= part;
+    double left = part;
     request.bounds = false;
     request.suggest = false;
     request.watch = nullptr;
     const auto count = static_cast<std::uint32_t>(sets.size());
+    const std::string& method = request_.method;
+    // All methods have been tried for one replica; where they would exceed the budget, the others
+    // have that which is best for large steps.
+    const double work =
+        kOfAllMethods * static_cast<double>(graph_.num_ops()) * micro_batches_ / count;
+    if (beside_one_ && method == "auto" && micro_batches_ > count &&
+        work > part * kOfPlan * kReplaysPerSecond)
+      request.method = "pipeline";
     Bytes less;
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (int round = 0; round < kMostRounds; ++round, left *= 1 - kOfPlan - kOfPlacements) {
+      request.budget = left * kOfPlan;
+      left_ -= request.budget;
       const StepPlan of_one = plan_(recosted(graph_, {}), micro_batches_ / count,
                                     cluster_of_one(cluster_, sets, less), request);
       const auto* plan = std::get_if<Plan>(&of_one.result);
+      if (plan == nullptr && request.method != method) {
+        request.method = method;
+        continue;
+      }
       if (plan == nullptr) {
         reason_ = std::get<Unplaceable>(of_one.result).reason;
         return std::nullopt;
       }
       const OpGraph one = recomputing(graph_, plan->recomputed);
       OnAllSets all({one, of_one.step, *plan}, cluster_, sets);
-      all.search(request.budget * kReplaysPerSecond, request.place.cancel);
+      std::optional<Time> hopeless;
+      if (const auto* known = best.has_value() ? std::get_if<Plan>(&best->result) : nullptr)
+        hopeless = known->makespan() + Time(known->makespan().count() / kHopeless);
+      left_ -=
+          all.search(left * kOfPlacements * kReplaysPerSecond, hopeless, request.place.cancel) /
+          kReplaysPerSecond;
       if (all.over() == Bytes(0)) {
         std::optional<MadeOfReplicas> made = all.made();
-        if (made.has_value()) return finished(*std::move(made));
+        if (made.has_value())
+          return StepPlan{recosted(graph_, {}), std::move(made->step), std::move(made->plan)};
         reason_ = "what fits does so in no order that a file can tell";
         return std::nullopt;
       }
@@ -192,22 +245,6 @@ class ReplicaChoice {
       less += over;
     }
     return std::nullopt;
-  }
-
-  StepPlan finished(MadeOfReplicas made) const {
-    Plan& plan = made.plan;
-    Bytes bytes;
-    for (const auto& bucket : plan.replicas.buckets)
-      for (const ReducedTensor& tensor : bucket) bytes += size_of(graph_, tensor);
-    plan.notes.push_back(
-        in_replicas(plan.replicas.count) + " of " + std::to_string(plan.micro_batches) +
-        (plan.micro_batches == 1 ? " micro-batch" : " micro-batches") + " each reduce " +
-        short_text(bytes) + " in " + std::to_string(plan.replicas.buckets.size()) + " buckets");
-    plan.methods.push_back(outcome_of(plan));
-    if (request_.bounds) plan.bounds = bounds(plan.replicas.count);
-    const std::vector<std::string> faults = check_plan(graph_, made.step, plan);
-    BAECHI_ASSERT(faults.empty(), ("a step of replicas broke a rule: " + faults.front()).c_str());
-    return {recosted(graph_, {}), std::move(made.step), std::move(plan)};
   }
 
   // Valid with any second runs: they shorten nothing, and no memory is asked for.
@@ -224,6 +261,8 @@ class ReplicaChoice {
   const Cluster& cluster_;
   PlanRequest request_;
   const PlanWithoutReplicas& plan_;
+  bool beside_one_ = false;
+  double left_;  // seconds, for several replicas
   std::string reason_;
 };
 
@@ -289,18 +328,16 @@ StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster
   if (!why_not.empty() && !any) throw OptionError("replicas", why_not);
   if (!why_not.empty()) counts = {1};
   ReplicaChoice choice(graph, micro_batches, cluster, request, plan);
-  const std::size_t others = counts.size() - (counts.front() == 1 ? 1 : 0);
   try {
-    for (const std::uint32_t count : counts) {
-      if (count == 1)
-        choice.without();
-      else
-        choice.with(count, 1.0 / static_cast<double>(others));
-    }
+    if (counts.front() == 1) choice.without();
+    // Most replicas first: where they are hopeless, fewer have what is left.
+    for (std::size_t i = counts.size(); i-- > 0;)
+      if (counts[i] > 1) choice.with(counts[i], i + 1 - (counts.front() == 1 ? 1 : 0));
   } catch (const Cancelled&) {  // anytime: what was found before stays
     if (!choice.best.has_value() || std::holds_alternative<Unplaceable>(choice.best->result)) throw;
     choice.told.emplace_back("you stopped before all numbers of replicas were planned");
   }
+  choice.finish();
   if (auto* best = std::get_if<Plan>(&choice.best->result); best != nullptr && counts.size() > 1)
     best->notes.insert(best->notes.end(), choice.told.begin(), choice.told.end());
   if (auto* best = std::get_if<Plan>(&choice.best->result); best != nullptr && !why_not.empty())

@@ -254,7 +254,8 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   StepPlan& best = *of.best;
   if (auto* answer = std::get_if<Unplaceable>(&best.result)) {
     answer->proved = of.proved;
-    const bool of_one = !asked.replicas.has_value() || asked.replicas->empty();
+    const bool of_one = !asked.replicas.has_value() || asked.replicas->empty() ||
+                        std::ranges::count(*asked.replicas, 1U) > 0;
     if (asked.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone && of_one)
       advise(divided ? GraphSizes(sizes) : GraphSizes(best.graph_of_one()), numbers, cluster, asked,
              *answer);
