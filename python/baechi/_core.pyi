@@ -444,7 +444,13 @@ class Plan:
 
     @property
     def micro_batches(self) -> int:
-        """Of how many micro-batches the step consists."""
+        """Of how many micro-batches the step consists, in each replica."""
+
+    @property
+    def replicas(self) -> int:
+        """
+        How many copies of the placement, on devices of their own, share the step.
+        """
 
     @property
     def recomputed(self) -> list[tuple[str, str | None]]:

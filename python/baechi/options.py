@@ -100,6 +100,10 @@ class PlaceOptions(StudyOptions, total=False):
             1,2,4,8. By default 1.
         mini_batch: Samples per step, in all its micro-batches together: a whole number from 1 up.
             By default none.
+        replicas: How many copies of a placement, on devices of their own, share the micro-batches
+            of a step and reduce the gradients. The plan has the fastest of several numbers, or with
+            auto of those that divide the micro-batches: auto or whole numbers from 1 to 1024, such
+            as 8 or 1,2,4,8. By default 1.
         recompute: Which operators of the forward pass run a second time for the backward pass, so
             that memory need not hold their results (default with residency auto: auto): none: every
             operator runs once; auto: those that make the step shortest, or make it fit at all; all:
@@ -122,6 +126,7 @@ class PlaceOptions(StudyOptions, total=False):
     expert: Mapping[str, str] | None
     robust: str | float | None
     tidy: bool
+    replicas: str | int | Sequence[int]
     recompute: str
     residency: str
     improvements: bool

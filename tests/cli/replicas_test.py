@@ -11,13 +11,24 @@ import pytest
 import baechi
 from tests.conftest import Run
 
-DEVICES = ("--cluster", "4x24GiB", "--link", "10us,200GB/s", "--budget", "50ms")
+DEVICES = ("--cluster", "4x32GiB", "--link", "10us,200GB/s", "--budget", "50ms")
 
 
 @pytest.fixture(scope="module")
 def llama(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("replicas") / "llama.json"
-    done = run("generate", "llama", "--layers", "3", "--batch", "1", "--training", "-o", file)
+    done = run(
+        "generate",
+        "llama",
+        "--layers",
+        "3",
+        "--batch",
+        "1",
+        "--training",
+        "--variables",
+        "-o",
+        file,
+    )
     assert done.returncode == 0, done.stderr
     return file
 
@@ -53,16 +64,17 @@ def test_plans_of_replicas_can_be_looked_at(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_bucket_without_a_tensor_is_found(
+def test_a_tensor_in_two_buckets_is_found(
     run: Run, llama: Path, plan: Path, tmp_path: Path
 ) -> None:
     document = json.loads(plan.read_text())
-    less = tmp_path / "less.json"
-    document["replicas"]["buckets"][0].pop()
-    less.write_text(json.dumps(document))
-    done = run("verify", llama, less)
+    other = tmp_path / "other.json"
+    buckets = document["replicas"]["buckets"]
+    buckets[0][0] = buckets[1][0]
+    other.write_text(json.dumps(document))
+    done = run("verify", llama, other)
     assert done.returncode == 2
-    assert "is read by the step, and is in no bucket" in done.stderr
+    assert "is in two buckets" in done.stderr
 
 
 def test_auto_is_never_worse_than_one(run: Run, llama: Path) -> None:
@@ -99,6 +111,15 @@ def test_what_cannot_be_is_said_in_one_line(
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_bounds_are_said_to_be_of_as_many_replicas(run: Run, llama: Path, plan: Path) -> None:
+    count = json.loads(plan.read_text())["replicas"]["count"]
+    assert f" with {count} replicas" in run("explain", llama, plan).stdout
+    assert f"best possible with {count} replicas (" in run("show", llama, plan).stdout
+    done = run("explain", llama, plan, "--op", "optimizer/norm#1")
+    assert done.returncode == 2
+    assert "an operator of replicas moves with its copies" in done.stderr
 
 
 def test_formats_that_know_an_operator_once_refuse(run: Run, llama: Path, plan: Path) -> None:

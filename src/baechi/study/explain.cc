@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "baechi/base/error.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
@@ -249,6 +250,8 @@ PlanExplanation explain_plan(const StepGraph& step, const Cluster& cluster, cons
 
 OperatorExplanation explain_operator(const CostModel& costs, const Plan& plan, OpId op,
                                      const CancelFlag* cancel) {
+  if (plan.replicas.any())
+    throw InputError("op", "an operator of replicas moves with its copies: explain the whole plan");
   return Relocation(costs, plan, op, cancel).take();
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr Bytes kUsualBucket(std::int64_t{25} << 20);  // as large as PyTorch's
 constexpr std::size_t kKicksOfUnit = 8;
-constexpr double kOfOperator = 4;  // graphs and orders are made anew for each that is simulated
+constexpr double kOfTried = 4;  // graphs and orders are made anew for each that is simulated
 
 }  // namespace
 
@@ -145,7 +145,7 @@ OnAllSets::Tried OnAllSets::tried(Tried tried) {
   const Unrolled step = unroll(replicated(replica_.one, replicas), replica_.plan.micro_batches);
   const CostModel costs(step.graph, cluster_);
   const Placement placement = placement_on(step, replicas, tried.positions);
-  work_ -= kOfOperator * static_cast<double>(step.graph.num_ops());
+  work_ -= kOfTried * static_cast<double>(step.graph.num_ops());
   Simulator simulator(costs);
   const StepSummary& summary =
       simulator.run({placement, order_on(step, replicas, placement, tried.order)});

@@ -26,14 +26,14 @@
 namespace baechi {
 namespace {
 
-constexpr int kMostRounds = 3;  // plans of one replica, each for devices with less memory
+constexpr int kReplicaRounds = 3;  // plans of one replica, each for devices with less memory
 // Parts of a budget: for several replicas beside one, which has all of it; and of their part for the
 // plan of one of them and for what is made of it.
 constexpr double kBesideOne = 0.2, kOfPlan = 0.3, kOfPlacements = 0.6;
 // Operators that all methods simulate at least, for each of the step.
 constexpr double kOfAllMethods = 240;
 // Numbers of replicas whose first steps take so much longer than the best leave the rest to others.
-constexpr std::int64_t kHopeless = 4;  // by a quarter
+constexpr std::int64_t kHopelessReplicas = 4;  // by a quarter
 
 std::string in_replicas(std::uint32_t replicas) {
   return std::to_string(replicas) + (replicas == 1 ? " replica" : " replicas");
@@ -211,7 +211,7 @@ class ReplicaChoice {
         work > part * kOfPlan * kReplaysPerSecond)
       request.method = "pipeline";
     Bytes less;
-    for (int round = 0; round < kMostRounds; ++round, left *= 1 - kOfPlan - kOfPlacements) {
+    for (int round = 0; round < kReplicaRounds; ++round, left *= 1 - kOfPlan - kOfPlacements) {
       request.budget = left * kOfPlan;
       left_ -= request.budget;
       const StepPlan of_one = plan_(recosted(graph_, {}), micro_batches_ / count,
@@ -222,14 +222,14 @@ class ReplicaChoice {
         continue;
       }
       if (plan == nullptr) {
-        reason_ = std::get<Unplaceable>(of_one.result).reason;
+        if (less == Bytes(0)) reason_ = std::get<Unplaceable>(of_one.result).reason;
         return std::nullopt;
       }
       const OpGraph one = recomputing(graph_, plan->recomputed);
       OnAllSets all({one, of_one.step, *plan}, cluster_, sets);
       std::optional<Time> hopeless;
       if (const auto* known = best.has_value() ? std::get_if<Plan>(&best->result) : nullptr)
-        hopeless = known->makespan() + Time(known->makespan().count() / kHopeless);
+        hopeless = known->makespan() + Time(known->makespan().count() / kHopelessReplicas);
       left_ -=
           all.search(left * kOfPlacements * kReplaysPerSecond, hopeless, request.place.cancel) /
           kReplaysPerSecond;

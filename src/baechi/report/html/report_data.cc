@@ -48,6 +48,7 @@ class PlanWriter {
     json_.field("method", plan_.method);
     json_.field("makespan", plan_.makespan().count());
     if (plan_.micro_batches > 1) json_.field("micro_batches", plan_.micro_batches);
+    if (plan_.replicas.any()) json_.field("replicas", plan_.replicas.count);
     json_.field("order", execution_order_name(plan_.order));
     write_texts("fallbacks", plan_.fallbacks);
     write_texts("notes", plan_.notes);

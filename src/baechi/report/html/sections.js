@@ -22,8 +22,9 @@ function tile(name, value, ...rest) {
 function gapTile(plan) {
   if (plan.bound === null) return tile("Best possible", "unknown", element("div.note", {}, "no lower bound was computed"));
   const [most, words] = atMostAbove(plan.makespan / plan.bound.value - 1);
-  return tile(`At most ${words}`, most,
-    element("div.meter", {title: `no plan is faster than ${timeText(plan.bound.value)}`},
+  const replicas = plan.replicas ? ` with ${plan.replicas} replicas` : "";
+  return tile(`At most ${words}${replicas}`, most,
+    element("div.meter", {title: `no plan${replicas} is faster than ${timeText(plan.bound.value)}`},
       element("i", {style: `width:${(100 * plan.bound.value) / plan.makespan}%;background:var(--c2)`}),
       element("i", {style: `flex:1;background:var(--c1)`})),
     element("div.note", {}, `${plan.bound.name} bound: ${timeText(plan.bound.value)}`));
@@ -51,7 +52,7 @@ function summaryTiles(data, plan) {
   const busy = plan.devices.reduce((sum, d) => sum + d.busy, 0);
   const share = plan.makespan > 0 ? busy / (plan.makespan * plan.devices.length) : 0;
   return element("div.tiles", {},
-    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `${plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches, ` : ""}${ORDER_WORDS[plan.order]}by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
+    tile("Predicted step time", timeText(plan.makespan), element("div.note", {}, `${plan.replicas ? `${plan.replicas} replicas, each of ` : ""}${plan.micro_batches > 1 ? `${plan.micro_batches} micro-batches, ` : plan.replicas ? "one micro-batch, " : ""}${ORDER_WORDS[plan.order]}by ${plan.method}${plan.fallbacks.length > 0 ? `, fell back: ${plan.fallbacks.join(", ")}` : ""}`)),
     gapTile(plan),
     memoryTile(plan),
     tile("Devices used", [`${plan.usedDevices}`, element("small", {}, ` of ${plan.devices.length}`)],

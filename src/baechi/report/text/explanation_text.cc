@@ -97,10 +97,12 @@ class PlanText {
     if (!plan_.gap().has_value()) return "";
     const NamedBound& bound = plan_.bounds.front();
     if (plan_.makespan() == bound.value)
-      return "what can be gained: nothing, the " + bound.name + " bound is met\n";
+      return "what can be gained: nothing, the " + bound.name + " bound" + with_replicas(plan_) +
+             " is met\n";
     return "what can be gained: at most " +
            at_most_share((plan_.makespan() - bound.value).count(), plan_.makespan().count()) +
-           ", no plan is shorter than " + short_text(bound.value) + " (" + bound.name + " bound)\n";
+           ", no plan" + with_replicas(plan_) + " is shorter than " + short_text(bound.value) +
+           " (" + bound.name + " bound)\n";
   }
 
   std::string ops_words(const CriticalSegment& segment) const {

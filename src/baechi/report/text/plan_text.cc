@@ -206,11 +206,15 @@ OrderlessStep orderless_step(const OpGraph& graph, const Plan& plan) {
   return {without.makespan(), words + ": place --order none plans for that"};
 }
 
+std::string with_replicas(const Plan& plan) {
+  return plan.replicas.any() ? " with " + std::to_string(plan.replicas.count) + " replicas" : "";
+}
+
 std::string headline(const Plan& plan) {
   std::string text =
       "step " + short_text(plan.makespan()) + order_words(plan) + " by " + printable(plan.method);
   if (!plan.bounds.empty() && plan.gap().has_value())
-    text += ", " + at_most_above(*plan.gap(), "the best possible") + " (" +
+    text += ", " + at_most_above(*plan.gap(), "the best possible") + with_replicas(plan) + " (" +
             printable(plan.bounds.front().name) + " bound " +
             short_text(plan.bounds.front().value) + ")";
   return text;

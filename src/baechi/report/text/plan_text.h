@@ -42,5 +42,7 @@ OrderlessStep orderless_step(const OpGraph& graph, const Plan& plan);
 
 // "step 267 ms by m-sct, at most 12% above the best possible (longest path 239 ms)".
 std::string headline(const Plan& plan);
+// " with 4 replicas", for which alone its bounds hold; nothing of one.
+std::string with_replicas(const Plan& plan);
 
 }  // namespace baechi
