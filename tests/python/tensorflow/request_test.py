@@ -96,6 +96,8 @@ def test_a_plan_that_runs_operations_twice_is_only_a_plan() -> None:
     assert plan.recomputed
     with pytest.raises(InputError, match=r"plan: it runs '.*' a second time; .* every operation"):
         baechi.tensorflow.place(step, x, plan=plan)
+    with pytest.raises(InputError, match=r"replicas: a placed function runs one"):
+        baechi.tensorflow.place(step, x, replicas=2, **options)
 
 
 def test_a_wrong_target_is_named() -> None:

@@ -136,8 +136,9 @@ def test_what_does_not_fit_is_not_mended(twice: StepGraph) -> None:
         ({"nodes": 0, "paper": True}, "a number from 1 up"),
         ({"recompute": "all", "paper": True}, "beyond the paper"),
         ({"micro_batches": 2, "paper": True}, "beyond the paper"),
+        ({"micro_batches": 2, "replicas": 2}, "a placed model runs one"),
     ],
 )
-def test_what_is_beyond_the_paper_is_refused(options: dict[str, Any], says: str) -> None:
+def test_what_models_are_not_planned_with_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(baechi.InputError, match=says):
         baechi.torch.plan(nn.Linear(4, 4), torch.ones(2, 4), "2x1GiB", **options)

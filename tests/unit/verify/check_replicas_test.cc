@@ -47,7 +47,7 @@ OpGraph small_step() {
   return std::move(builder).build();
 }
 
-Replicas in_buckets(std::uint32_t count, std::vector<std::vector<std::uint32_t>> ports) {
+Replicas in_buckets(std::uint32_t count, const std::vector<std::vector<std::uint32_t>>& ports) {
   Replicas replicas{.count = count};
   for (const std::vector<std::uint32_t>& bucket : ports) {
     replicas.buckets.emplace_back();
@@ -73,8 +73,8 @@ Plan plan_on_devices(const Unrolled& step, const Replicas& replicas, const Clust
 }
 
 Time step_of(std::uint32_t count, std::uint32_t micro_batches,
-             std::vector<std::vector<std::uint32_t>> ports, Time latency) {
-  const Replicas replicas = in_buckets(count, std::move(ports));
+             const std::vector<std::vector<std::uint32_t>>& ports, Time latency) {
+  const Replicas replicas = in_buckets(count, ports);
   const Unrolled step = unroll(replicated(small_step(), replicas), micro_batches);
   const Cluster cluster = byte_per_ns(count, CommunicationMode::kDuplex, latency);
   return plan_on_devices(step, replicas, cluster).makespan();
@@ -101,9 +101,10 @@ TEST_CASE("replicas: the graph of all of them is right, and names whom it cannot
   for (const std::uint32_t count : {2U, 3U, 5U})
     for (const Replicas& replicas : {in_buckets(count, {{0, 1}}), in_buckets(count, {{1}, {0}})})
       CHECK(check_replicas(one, replicated(one, replicas), replicas).empty());
-  const auto refused = [&](std::uint32_t count, std::vector<std::vector<std::uint32_t>> ports,
+  const auto refused = [&](std::uint32_t count,
+                           const std::vector<std::vector<std::uint32_t>>& ports,
                            const char* words) {
-    CHECK_THROWS_WITH_AS(replicated(one, in_buckets(count, std::move(ports))), words, InputError);
+    CHECK_THROWS_WITH_AS(replicated(one, in_buckets(count, ports)), words, InputError);
   };
   refused(1, {{0, 1}}, "replicas are at least 2, not 1");
   refused(2, {{0}}, "output 1 of operator 'b' is read by the step, and is in no bucket");

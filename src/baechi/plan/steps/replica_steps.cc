@@ -190,6 +190,7 @@ class ReplicaChoice {
     try {
       plan->bounds = bounds(plan->replicas.count);
     } catch (const Cancelled&) {  // the plan stays
+      told.emplace_back("you stopped before bounds were computed");
     }
   }
 
