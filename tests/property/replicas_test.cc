@@ -33,8 +33,8 @@ struct ReplicaInstance {
   std::uint32_t micro_batches;
 };
 
-// Layers with a weight and an update each. Of a branchy one, the second reads the input as the first
-// does, and the last reads both.
+// Layers with a weight and an update each. Of a branchy one, the second reads the input as the
+// first does, and the last reads both.
 OpGraph random_layers(Random& random) {
   const std::size_t layers = 2 + random.below(3);
   const bool branchy = layers > 2 && random.below(2) == 0;

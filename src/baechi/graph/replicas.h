@@ -40,18 +40,18 @@ Bytes size_of(const OpGraph& graph, const ReducedTensor& tensor);
 // Every tensor that an operator of the step reads from one of the micro-batch, sorted.
 std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph);
 
-// The graph of one micro-batch in each of R replicas of `graph`. Its operators come first, under their
-// ids and names; then those of replicas 1, 2, ..., named "op#1" ("op##1" where a name has a "#"), with
-// variables, groups and updates of their own; then the rings: for every bucket, round by round, an
-// operator of each replica, which takes no time and runs once per step. That of round 0 reads the
-// bucket and outputs a chunk, an R-th of its bytes; that of round j reads the chunk that the replica
-// before made in round j - 1, waits for its own replica's round j - 1, and up to round 2R - 3 outputs
-// a chunk; that of round 2R - 2 also reads the bucket, and outputs it anew: operators of the step read
-// what it outputs. What makes a bucket in one replica, and its ring there, is one colocation group.
-// All operators of the step are marked as such.
+// The graph of one micro-batch in each of R replicas of `graph`. Its operators come first, under
+// their ids and names; then those of replicas 1, 2, ..., named "op#1" ("op##1" where a name has a
+// "#"), with variables, groups and updates of their own; then the rings: for every bucket, round by
+// round, an operator of each replica, which takes no time and runs once per step. That of round 0
+// reads the bucket and outputs a chunk, an R-th of its bytes; that of round j reads the chunk that
+// the replica before made in round j - 1, waits for its own replica's round j - 1, and up to round
+// 2R - 3 outputs a chunk; that of round 2R - 2 also reads the bucket, and outputs it anew:
+// operators of the step read what it outputs. What makes a bucket in one replica, and its ring
+// there, is one colocation group. All operators of the step are marked as such.
 //
-// Throws InputError where a tensor that the step reads is in no bucket or in two, a bucket is empty or
-// names another tensor, an operator is pinned to a device, or there is no replica.
+// Throws InputError where a tensor that the step reads is in no bucket or in two, a bucket is empty
+// or names another tensor, an operator is pinned to a device, or there is no replica.
 OpGraph replicated(const OpGraph& graph, const Replicas& replicas);
 // The same without rings: what any such step has to do at least.
 OpGraph side_by_side(const OpGraph& graph, std::uint32_t count);

@@ -74,8 +74,8 @@ struct Plan {
   // Copies of the placement on devices of their own. With several, operators and tensors here are
   // those of the graph that replicated() makes of it, before it is unrolled.
   Replicas replicas = {};
-  // What is kept in a host's memory. With any, operators and tensors here are those of the graph that
-  // residing() makes of it.
+  // What is kept in a host's memory. With any, operators and tensors here are those of the graph
+  // that residing() makes of it.
   Residency residency = {};
   std::string method;                  // whose plan this is: "m-sct", "refine", "expert", ...
   std::vector<std::string> fallbacks;  // "headroom", "reserve", "repair", ... as they were needed

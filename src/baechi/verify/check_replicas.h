@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a graph is that of replicas which reduce what their micro-batches give the step, and whether
-// they are apart: with code of its own. Beyond the paper.
+// Whether a graph is that of replicas which reduce what their micro-batches give the step, and
+// whether they are apart: with code of its own. Beyond the paper.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@
 namespace baechi {
 
 // One sentence per fault of `all` as the graph of replicas of `one` (docs/reference/semantics.md,
-// "Replicas"): tensors in no bucket or two, what a replica's operator or one of a ring holds, takes,
-// outputs, waits for or shares a device with. Empty when it is right.
+// "Replicas"): tensors in no bucket or two, what a replica's operator or one of a ring holds,
+// takes, outputs, waits for or shares a device with. Empty when it is right.
 std::vector<std::string> check_replicas(const OpGraph& one, const OpGraph& all,
                                         const Replicas& replicas);
 

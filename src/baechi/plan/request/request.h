@@ -61,8 +61,8 @@ struct PlanRequest {
   Recompute recompute = Recompute::kNone;
   AwayChoice residency = AwayChoice::kNone;  // the same
   bool recompute_is_given = false;           // else kAuto where residency is: what is best of all
-  // Where residency is kAuto: a plan of the same graph for the same devices, on less memory, say, from
-  // which the search begins. The step is never longer than that plan's, if it fits.
+  // Where residency is kAuto: a plan of the same graph for the same devices, on less memory, say,
+  // from which the search begins. The step is never longer than that plan's, if it fits.
   const Plan* known = nullptr;
   bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph to which edges of control are added, so that a list schedule keeps to an order. Beyond the
-// paper.
+// A graph to which edges of control are added, so that a list schedule keeps to an order. Beyond
+// the paper.
 #pragma once
 
 #include "baechi/graph/op_graph.h"

@@ -97,8 +97,8 @@ Placement OnAllSets::placement_on(const Unrolled& step, const Replicas& replicas
   return placement;
 }
 
-// Rings run as soon as they can. In the order of the plan so does what waits for them, and the rest is
-// as the plan of one replica has it.
+// Rings run as soon as they can. In the order of the plan so does what waits for them, and the rest
+// is as the plan of one replica has it.
 DeviceOrder OnAllSets::order_on(const Unrolled& step, const Replicas& replicas,
                                 const Placement& placement, Order order) const {
   const std::size_t ops = replica_.one.num_ops(), all = ops * replicas.count;
@@ -158,7 +158,8 @@ OnAllSets::Tried OnAllSets::tried(Tried tried) {
   return tried;
 }
 
-// The placement of the plan in all ways: an order that is no longer its own serves other placements.
+// The placement of the plan in all ways: an order that is no longer its own serves other
+// placements.
 void OnAllSets::try_plan() {
   Tried planned{.positions = {}, .bucket = Bytes(0)};
   for (const OpId op : replica_.one.ops())

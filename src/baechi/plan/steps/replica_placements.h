@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A placement of one replica, put on the devices of all replicas: which buckets their gradients are
-// reduced in, in which order devices run, and what is shorter when operators move. Beyond the paper.
+// reduced in, in which order devices run, and what is shorter when operators move. Beyond the
+// paper.
 #pragma once
 
 #include <array>

@@ -27,8 +27,8 @@ namespace baechi {
 namespace {
 
 constexpr int kReplicaRounds = 3;  // plans of one replica, each for devices with less memory
-// Parts of a budget: for several replicas beside one, which has all of it; and of their part for the
-// plan of one of them and for what is made of it.
+// Parts of a budget: for several replicas beside one, which has all of it; and of their part for
+// the plan of one of them and for what is made of it.
 constexpr double kBesideOne = 0.2, kOfPlan = 0.3, kOfPlacements = 0.6;
 // Operators that all methods simulate at least, for each of the step.
 constexpr double kOfAllMethods = 240;
@@ -267,8 +267,8 @@ class ReplicaChoice {
   std::string reason_;
 };
 
-// Why there may be no replicas of the graph; empty: there may. Bytes that it does not tell of would be
-// reduced for nothing.
+// Why there may be no replicas of the graph; empty: there may. Bytes that it does not tell of would
+// be reduced for nothing.
 std::string why_no_replicas(const OpGraph& graph) {
   const IdVector<OpId, bool> once = once_per_step(graph);
   const auto takes_time = [&](OpId op) {

@@ -25,13 +25,14 @@ using PlanWithoutReplicas = std::function<StepPlan(OpGraph graph, std::uint32_t 
 std::vector<ReplicaDevices> replica_sets(const Cluster& cluster, std::uint32_t replicas);
 
 // The step with the best of the numbers of replicas that request.replicas has and that divide
-// `micro_batches`; one replica is planned as without them, with the whole budget, so that it is never
-// worse than that where 1 is one of the numbers. Bounds are of steps with as many replicas.
+// `micro_batches`; one replica is planned as without them, with the whole budget, so that it is
+// never worse than that where 1 is one of the numbers. Bounds are of steps with as many replicas.
 StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
                        const PlanRequest& request, const PlanWithoutReplicas& plan);
 
-// Of the numbers of micro-batches those that a number of replicas divides. Throws InputError where the
-// request asks for replicas along with what they are not for, or for a number that divides none.
+// Of the numbers of micro-batches those that a number of replicas divides. Throws InputError where
+// the request asks for replicas along with what they are not for, or for a number that divides
+// none.
 std::vector<std::uint32_t> shared_by_replicas(std::span<const std::uint32_t> micro_batches,
                                               const PlanRequest& request);
 

@@ -204,8 +204,8 @@ PlanRequest told_of_better(const PlanRequest& asked) {
   return request;
 }
 
-// The plans of all numbers, one after the other, until they are through or somebody stops them: then
-// the plan that there is stays.
+// The plans of all numbers, one after the other, until they are through or somebody stops them:
+// then the plan that there is stays.
 struct OfNumbers {
   std::optional<StepPlan> best;
   std::uint32_t chosen = 0;

@@ -23,14 +23,15 @@ std::string passes_text(const std::vector<OptimizerPass>& passes, const std::vec
 // One row per device: operators, busy share, peak against capacity, what is sent and received.
 std::string devices_text(const Plan& plan, const OpGraph& graph);
 
-// The plan in ten lines: its headline, what other methods reached, and a row for each of a few devices.
+// The plan in ten lines: its headline, what other methods reached, and a row for each of a few
+// devices.
 std::string brief_text(const Plan& plan);
 
 // " in program order", " without an order", or nothing: how the step of the plan is run.
 std::string order_words(const Plan& plan);
 
-// One sentence when fewer devices than the cluster has are as fast, up to a hundredth, as far as the
-// methods tell; empty otherwise.
+// One sentence when fewer devices than the cluster has are as fast, up to a hundredth, as far as
+// the methods tell; empty otherwise.
 std::string fewer_devices_words(const Plan& plan);
 
 // What a step takes where only the placement is taken over, beside what it takes as planned.
