@@ -146,7 +146,7 @@ class ReplicaChoice {
 
   // The best way to have so many, for an equal part of what is left of the budget for `numbers`.
   void with(std::uint32_t count, std::size_t numbers) {
-    const double part = left_ / static_cast<double>(numbers);
+    const double part = std::max(0.0, left_) / static_cast<double>(numbers);
     const std::vector<ReplicaDevices> ways = replica_sets(cluster_, count);
     reason_.clear();
     std::optional<Time> shortest;
