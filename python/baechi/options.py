@@ -101,9 +101,9 @@ class PlaceOptions(StudyOptions, total=False):
         mini_batch: Samples per step, in all its micro-batches together: a whole number from 1 up.
             By default none.
         replicas: How many copies of a placement, on devices of their own, share the micro-batches
-            of a step and reduce the gradients. The plan has the fastest of several numbers, or with
-            auto of those that divide the micro-batches: auto or whole numbers from 1 to 1024, such
-            as 8 or 1,2,4,8. By default 1.
+            of a step and reduce the gradients. Of several numbers, or with auto of those that
+            divide the micro-batches, the best plan found wins: auto or whole numbers from 1 to
+            1024, such as 8 or 1,2,4,8. By default 1.
         recompute: Which operators of the forward pass run a second time for the backward pass, so
             that memory need not hold their results (default with residency auto: auto): none: every
             operator runs once; auto: those that make the step shortest, or make it fit at all; all:

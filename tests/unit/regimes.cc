@@ -42,6 +42,7 @@ const Regime kRegimes[] = {
      .variable_chance = 0.4,
      .write_chance = 0.4},
     {.name = "times of zero and one", .max_time = 1, .equal_devices = true},
+    {.name = "unequal kinds, times of zero and one", .max_time = 1, .cpu_chance = 0.8},
 };
 
 }  // namespace

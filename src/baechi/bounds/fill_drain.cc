@@ -68,6 +68,7 @@ Ns fill_drain(const Relaxation& relaxed, const HeadsTails& ends, const Component
   const std::optional<WideInt> work =
       least_cost(lumps, {weights.y, std::vector<std::int64_t>(weights.y.size(), 0)});
   if (!work.has_value()) return kNever;
+  if (*work == 0) return 0;  // no device need do anything that takes time
   const Ends waits = ends_of_components(relaxed, ends, together);
   return shared_with_waits(*work / kPricedBytes, weights_of_devices(relaxed, weights), waits.heads,
                            waits.tails)

@@ -69,6 +69,30 @@ TEST_CASE("bounds: what comes behind a window counts on unequal devices, too") {
   CHECK(bound(std::move(builder).build(), Cluster(spec), "window") == 130);
 }
 
+// Only the first tensor is sent: all that takes time on the one device takes none on the other.
+TEST_CASE("bounds: where nothing need take time, no device waits beside its work") {
+  OpGraphBuilder builder;
+  const OpId begin = builder.add_operator({.name = "begin"});
+  const OpId middle = builder.add_operator({.name = "middle"});
+  const OpId end = builder.add_operator({.name = "end"});
+  const OpId other = builder.add_operator({.name = "other"});
+  for (const OpId op : {begin, middle, end}) builder.set_time(op, "cpu", Time(0));
+  builder.set_time(middle, "gpu", Time(5));
+  builder.set_time(other, "gpu", Time(0));
+  const TensorId sent = builder.add_output(begin, Bytes(0));
+  builder.connect(sent, middle);
+  builder.connect(sent, other);
+  builder.connect(builder.add_output(middle, Bytes(0)), end);
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = cluster_of(2, 10).spec();
+  spec.devices[1].kind = "cpu";
+  const Cluster cluster(spec);
+  for (const NamedBound& found : lower_bounds(CostModel(graph, cluster))) {
+    CAPTURE(found.name);
+    CHECK(found.value <= Time(10));
+  }
+}
+
 TEST_CASE("bounds: unequal devices share the work by their speeds") {
   OpGraphBuilder builder;
   for (int i = 0; i < 4; ++i) {

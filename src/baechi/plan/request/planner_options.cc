@@ -191,8 +191,8 @@ constexpr std::array kOptions{
     PlannerOption{.name = "replicas",
                   .help =
                       "How many copies of a placement, on devices of their own, share the "
-                      "micro-batches of a step and reduce the gradients. The plan has the fastest "
-                      "of several numbers, or with auto of those that divide the micro-batches",
+                      "micro-batches of a step and reduce the gradients. Of several numbers, or "
+                      "with auto of those that divide the micro-batches, the best plan found wins",
                   .takers = kPlaceTakes,
                   .field = [](PlanRequest& r) -> OptionField { return &r.replicas; },
                   .least = 1,

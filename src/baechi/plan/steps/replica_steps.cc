@@ -20,6 +20,7 @@
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/shares.h"
+#include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/replica_placements.h"
 #include "baechi/verify/check_plan.h"
 
@@ -140,6 +141,7 @@ class ReplicaChoice {
     told.push_back(in_replicas(1) +
                    (plan != nullptr ? " takes " + short_text(plan->makespan()) : " does not fit"));
     best = std::move(made);
+    if (plan == nullptr) return;
     beside_one_ = true;
     left_ *= kBesideOne;
   }
@@ -325,6 +327,11 @@ StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster
     throw OptionError("replicas", in_replicas(counts.back()) +
                                       " need as many devices, and the cluster has " +
                                       std::to_string(cluster.num_devices()));
+  for (const DeviceId device : cluster.devices())
+    if (counts.back() > 1 && cluster[device].kind == kStoreKind)
+      throw OptionError("replicas",
+                        "replicas keep nothing in a host's memory: leave out the host " +
+                            in_quotes(cluster[device].name));
   const std::string why_not = counts.back() > 1 ? why_no_replicas(graph) : "";
   if (!why_not.empty() && !any) throw OptionError("replicas", why_not);
   if (!why_not.empty()) counts = {1};

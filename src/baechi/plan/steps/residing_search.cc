@@ -82,14 +82,17 @@ class Planning {
     limit_to_fit_ =
         asked == ResidencyEffort::kFew ? limit_ : std::max(limit_, tries_of(kLeastToFit));
     std::optional<ResidingVariant> best = of_sequences(asked);
-    std::vector<SequenceOfOne> each = std::exchange(sequences_, {});
-    limit_to_fit_ /= static_cast<std::int64_t>(std::max<std::size_t>(each.size(), 1));
     const auto fits = [&] { return best.has_value() && best->found.fits; };
     const auto try_others = [&] {
       std::optional<ResidingVariant> other = of_sequences(asked);
       if (other.has_value() && (!best.has_value() || other->found.rating() < best->found.rating()))
         best = std::move(other);
     };
+    // What starts are worth with second runs is not what they are worth without.
+    with_all_starts_ = !fits() && asked != ResidencyEffort::kFew;
+    if (with_all_starts_ && choices_.size() > 1) try_others();
+    std::vector<SequenceOfOne> each = std::exchange(sequences_, {});
+    limit_to_fit_ /= static_cast<std::int64_t>(std::max<std::size_t>(each.size(), 1));
     for (std::size_t i = each.size() == 1 ? 1 : 0; i < each.size() && !fits(); ++i) {
       sequences_ = {std::move(each[i])};
       try_others();
@@ -168,7 +171,8 @@ class Planning {
   }
 
   void try_choice(ResidingPool& pool, const IdVector<OpId, bool>& chosen, bool nothing_stays) {
-    const bool all_starts = glanced_++ < (micro_batches_ > 1 ? 1 : kWithAllStarts);
+    const bool early = glanced_++ < (micro_batches_ > 1 ? 1 : kWithAllStarts);
+    const bool all_starts = early || with_all_starts_;
     pool.variants.push_back(variant_of(chosen, all_starts, pool.work));
     SearchedVariant& variant = *pool.variants.back();
     std::optional<ResidingPool::Candidate> best;
@@ -284,6 +288,7 @@ class Planning {
   std::vector<SequenceOfOne> sequences_;
   std::vector<IdVector<OpId, bool>> choices_;  // of second runs; none first
   std::int64_t limit_ = 0, limit_to_fit_ = 0;
+  bool with_all_starts_ = false;
   std::size_t glanced_ = 0;     // choices
   std::set<std::size_t> good_;  // starts, as in SearchedVariant::which
 };

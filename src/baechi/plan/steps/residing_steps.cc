@@ -121,6 +121,9 @@ std::optional<StepPlan> replayed(const OpGraph& graph, std::uint32_t micro_batch
   const Unrolled whole = with_fetches(*variant.step, known.residency);
   variant.found.placed = {placement_of(known.schedule),
                           order_of(known.schedule, whole.graph, cluster.num_devices())};
+  const CostModel whole_costs(whole.graph, cluster);
+  for (const OpId op : whole.graph.ops())
+    if (!whole_costs.may_run(op, variant.found.placed.device[op])) return std::nullopt;
   const CostModel costs(variant.step->graph, cluster);
   if (!settle({*variant.step, costs}, variant.found)) return std::nullopt;
   return told(graph, cluster, variant, "expert");
