@@ -214,7 +214,7 @@ TEST_CASE("replicas: auto is never worse than one replica, right, and above its 
     CHECK(open_plan_text(text, "plan.json", recosted(instance.graph, {})).plan == any);
     if (any.replicas.any()) ++several;
   }
-  CHECK(several > testing::effort(60) / 10);
+  CHECK(several >= testing::effort(60) / 10);
 }
 
 // A number of replicas is below no plan that was ever found with as many.
