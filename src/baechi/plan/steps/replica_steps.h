@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
@@ -29,11 +28,5 @@ std::vector<ReplicaDevices> replica_sets(const Cluster& cluster, std::uint32_t r
 // never worse than that where 1 is one of the numbers. Bounds are of steps with as many replicas.
 StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
                        const PlanRequest& request, const PlanWithoutReplicas& plan);
-
-// Of the numbers of micro-batches those that a number of replicas divides. Throws InputError where
-// the request asks for replicas along with what they are not for, or for a number that divides
-// none.
-std::vector<std::uint32_t> shared_by_replicas(std::span<const std::uint32_t> micro_batches,
-                                              const PlanRequest& request);
 
 }  // namespace baechi

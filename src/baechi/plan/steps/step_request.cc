@@ -12,7 +12,7 @@
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
-#include "baechi/plan/steps/replica_steps.h"
+#include "baechi/plan/steps/replica_request.h"
 
 namespace baechi {
 namespace {
