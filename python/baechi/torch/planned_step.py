@@ -14,7 +14,7 @@ from baechi.pipeline import DoesNotFit, cluster_of, place_graph
 from baechi.presets import STORE
 from baechi.progress import stage
 from baechi.torch.capture.cache import captured as captured_or_found
-from baechi.torch.capture.keys import is_backward
+from baechi.torch.capture.keys import SUM, WRITE, is_backward
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
 from baechi.torch.costs.costs import Costs
@@ -26,7 +26,7 @@ from baechi.torch.devices import (
     warn_of_small,
     with_what_is_here,
 )
-from baechi.torch.graph.graph import SUM, WRITE, StepGraph, graph_of
+from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in

@@ -20,6 +20,8 @@ from torch import fx
 _UNMARKED_VIEWS = ("aten::_unsafe_view",)  # views whose schema does not say so
 OUTSIDE = "(loss)"  # the path of what runs outside of the model; no module is called so
 NOTE = "baechi.module"  # what nodes that no dynamo saw are annotated with
+# Behind a key: what adds its last gradients to the others, and what writes its buffers.
+SUM, WRITE = "sum", "write"
 _MOVES = ("aten::_to_copy", "prims::device_put")
 
 

@@ -22,6 +22,8 @@ from torch import fx
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
 from baechi.presets import STORE
 from baechi.torch.capture.keys import (
+    SUM,
+    WRITE,
     adds_gradients,
     is_backward,
     is_move,
@@ -37,7 +39,6 @@ from baechi.torch.graph.optimizers import Updates, updates_of
 
 GRANULARITIES = ("call", "module")
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
-SUM, WRITE = "sum", "write"  # end the names of what is done once, behind the last micro-batch
 
 
 @dataclass(frozen=True)

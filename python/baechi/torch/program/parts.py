@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from baechi.torch.capture.keys import SUM, WRITE
 from baechi.torch.program.calls import Call, Calls, Order
 from baechi.torch.program.instructions import HOST, Run, Slot, mapped, slots_in
 
-SUM, WRITE = "sum", "write"
 GRADIENT = "gradient"  # begins the names of gradients that are there
 
 

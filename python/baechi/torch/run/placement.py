@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from baechi.torch.graph.graph import SUM
+from baechi.torch.capture.keys import SUM
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.away import Away
 from baechi.torch.where.homes import named_tensors
