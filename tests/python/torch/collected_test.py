@@ -68,6 +68,18 @@ class Tells(Branches):
         return output * 2 if output.sum().item() > 0 else output
 
 
+class Routed(Branches):
+    """A mixture of experts, each of which is left out where no row is for it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        choice, output = super().forward(x).argmax(-1), torch.zeros_like(x)
+        for i, expert in enumerate((self.a, self.b)):
+            (rows,) = (choice == i).nonzero(as_tuple=True)
+            if len(rows):
+                output.index_add_(0, rows, expert(x[rows]))
+        return output
+
+
 class HookedWeight(Branches):
     """A hook that is called with the gradient of a weight, clipped as a whole."""
 
@@ -214,6 +226,7 @@ def test_a_weight_that_is_tied_after_the_first_step_has_the_gradients_of_both() 
     [
         (Keeps, "only the loss may"),
         (Tells, "data-dependent"),
+        (Routed, "data-dependent"),
         (HookedWeight, "a hook of 'a.weight'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -81,7 +81,8 @@ def built(name: str) -> Any:
 
 
 @pytest.mark.repeats
+@pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
 @pytest.mark.parametrize("name", MODELS)
-def test_slopes_train_as_on_one_device(name: str) -> None:
+def test_slopes_train_as_on_one_device(name: str, host: str) -> None:
     model, inputs = built(name)
-    trains_the_same(model.double(), inputs.double())
+    trains_the_same(model.double(), inputs.double(), host=host)

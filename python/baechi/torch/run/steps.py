@@ -120,12 +120,17 @@ class Steps:
         return False
 
     def _collected_or_why(self, args: Any, kwargs: Any, targets: Any) -> str:
-        """Take a micro-batch; return why it has to be run by itself, if it has."""
+        """Take a micro-batch; return why it has to be run by itself, if it has.
+
+        Nothing has run yet: a call repeats what is an error of the model or of the batch.
+        """
         try:
             with torch._dynamo.config.patch(**flags()):
                 self._compiled(self._classes.word(), args, kwargs, targets)
             return ""
-        except (_ByCallsError, torch._dynamo.exc.TorchDynamoException) as error:
+        except (InputError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # dynamo's own, and of whatever it traces through
             return first_line(getattr(error, "inner_exception", error))
 
     def _why_whole_gradients(self) -> str:

@@ -75,7 +75,7 @@ class Together(TorchFunctionMode):
         kwargs = kwargs or {}
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
-        if self.away is not None and func not in LEFT_ALONE:
+        if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
                 is_changed = any(result is value for value in (*args[:1], *kwargs.values()))
@@ -267,5 +267,6 @@ for _function in (
     Together.with_weights,
     Together.changes_what_is_away,
     give_back,
+    sent,
 ):
     skip_code(_function.__code__)  # a graph has it inside, or none has it
