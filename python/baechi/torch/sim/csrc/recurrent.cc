@@ -2,13 +2,14 @@
 // The cells of LSTM and GRU, for which PyTorch has fused kernels on CUDA alone.
 //
 // Gates come as the products of the input and the hidden state, without biases. A workspace keeps
-// what the backward needs: for LSTM the activated gates i, f, g, o; for GRU r, z, n, the hidden
-// state and its product for n.
+// what PyTorch's own derivative reads: for LSTM the sums of gates; for GRU those of r and z, what the
+// input and the hidden state give n, and the hidden state.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_thnn_differentiable_gru_cell_backward.h>
+#include <ATen/ops/_thnn_differentiable_lstm_cell_backward.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
@@ -30,19 +31,15 @@ Tensor with_bias(const Tensor& gates, const MaybeTensor& bias) {
   return or_undefined(bias).defined() ? gates + *bias : gates;
 }
 
-// The derivative through a sigmoid or tanh, from its result.
-Tensor through_sigmoid(const Tensor& grad, const Tensor& y) { return grad * y * (1 - y); }
-Tensor through_tanh(const Tensor& grad, const Tensor& y) { return grad * (1 - y * y); }
-
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
                                              const Tensor& cx, const MaybeTensor& input_bias,
                                              const MaybeTensor& hidden_bias) {
-  const auto gates =
-      (with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias)).chunk(4, 1);
+  const Tensor sums = with_bias(input_gates, input_bias) + with_bias(hidden_gates, hidden_bias);
+  const auto gates = sums.chunk(4, 1);
   const Tensor i = at::sigmoid(gates[0]), f = at::sigmoid(gates[1]);
   const Tensor g = at::tanh(gates[2]), o = at::sigmoid(gates[3]);
   const Tensor cy = f * cx + i * g;
-  return {o * at::tanh(cy), cy, at::cat({i, f, g, o}, 1)};
+  return {o * at::tanh(cy), cy, sums};
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& maybe_grad_hy,
@@ -51,22 +48,9 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& maybe_g
                                                       const Tensor& workspace, bool has_bias) {
   const Tensor grad_hy = or_undefined(maybe_grad_hy), grad_cy = or_undefined(maybe_grad_cy);
   if (!grad_hy.defined() && !grad_cy.defined()) return {};
-  const auto gates = workspace.chunk(4, 1);
-  const Tensor &i = gates[0], &f = gates[1], &g = gates[2], &o = gates[3];
-  const Tensor tanh_c = at::tanh(cy);
-  Tensor grad_c = grad_cy, grad_o;
-  if (grad_hy.defined()) {
-    const Tensor through_h = through_tanh(grad_hy * o, tanh_c);
-    grad_c = grad_c.defined() ? grad_c + through_h : through_h;
-    grad_o = through_sigmoid(grad_hy * tanh_c, o);
-  } else {
-    grad_o = at::zeros_like(o);
-  }
-  const Tensor grad_gates =
-      at::cat({through_sigmoid(grad_c * g, i), through_sigmoid(grad_c * cx, f),
-               through_tanh(grad_c * i, g), grad_o},
-              1);
-  return {grad_gates, grad_c * f, has_bias ? grad_gates.sum(0) : Tensor()};
+  const auto [gates, _, grad_cx, __, ___] = at::_thnn_differentiable_lstm_cell_backward(
+      grad_hy, grad_cy, workspace, at::zeros_like(workspace), {}, {}, cx, cy);
+  return {gates, grad_cx, has_bias ? gates.sum(0) : Tensor()};
 }
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
@@ -74,24 +58,21 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hid
                                     const MaybeTensor& hidden_bias) {
   const auto from_input = with_bias(input_gates, input_bias).chunk(3, 1);
   const auto from_hidden = with_bias(hidden_gates, hidden_bias).chunk(3, 1);
-  const Tensor r = at::sigmoid(from_hidden[0] + from_input[0]);
-  const Tensor z = at::sigmoid(from_hidden[1] + from_input[1]);
-  const Tensor n = at::tanh(from_input[2] + r * from_hidden[2]);
-  return {(hx - n) * z + n, at::cat({r, z, n, hx, from_hidden[2]}, 1)};
+  const Tensor r = from_hidden[0] + from_input[0], z = from_hidden[1] + from_input[1];
+  const Tensor n = at::tanh(from_input[2] + at::sigmoid(r) * from_hidden[2]);
+  return {(hx - n) * at::sigmoid(z) + n, at::cat({r, z, from_input[2], from_hidden[2], hx}, 1)};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy,
                                                                      const Tensor& workspace,
                                                                      bool has_bias) {
   const auto kept = workspace.chunk(5, 1);
-  const Tensor &r = kept[0], &z = kept[1], &n = kept[2], &h = kept[3], &hn = kept[4];
-  const Tensor grad_n = through_tanh(grad_hy * (1 - z), n);
-  const Tensor grad_z = through_sigmoid(grad_hy * (h - n), z);
-  const Tensor grad_r = through_sigmoid(grad_n * hn, r);
-  const Tensor grad_input = at::cat({grad_r, grad_z, grad_n}, 1);
-  const Tensor grad_hidden = at::cat({grad_r, grad_z, grad_n * r}, 1);
-  return {grad_input, grad_hidden, grad_hy * z, has_bias ? grad_input.sum(0) : Tensor(),
-          has_bias ? grad_hidden.sum(0) : Tensor()};
+  const Tensor none = at::zeros_like(kept[0]);
+  const auto [input, hidden, grad_hx, _, __] = at::_thnn_differentiable_gru_cell_backward(
+      grad_hy, at::cat({kept[0], kept[1], kept[2]}, 1), at::cat({none, none, kept[3]}, 1), kept[4],
+      {}, {});
+  return {input, hidden, grad_hx, has_bias ? input.sum(0) : Tensor(),
+          has_bias ? hidden.sum(0) : Tensor()};
 }
 
 template <auto kFunction, bool kSizesToo = false>
