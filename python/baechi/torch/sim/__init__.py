@@ -18,15 +18,24 @@ simulated, and what is not: docs/reference/torch_sim.md.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import sys
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.accelerator import (
+    current_stream,
+    empty_cache,
+    max_memory_allocated,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_peak_memory_stats,
+    set_stream,
+    synchronize,
+)
 
-from baechi.torch.sim._library import MAX_DEVICES, UNLIMITED, library
+from baechi.torch.sim._library import MAX_DEVICES, library
 from baechi.torch.sim.settings import (
     Link,
     Settings,
@@ -50,16 +59,13 @@ __all__ = [
     "current",
     "current_device",
     "current_stream",
-    "default_stream",
     "device",
     "device_count",
     "empty_cache",
     "get_rng_state",
     "host_memory_stats",
-    "initial_seed",
     "is_available",
     "is_bf16_supported",
-    "kernel_time",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -76,7 +82,6 @@ __all__ = [
     "set_rng_state",
     "set_stream",
     "settings_of",
-    "stream",
     "synchronize",
     "virtual_host_time",
     "virtual_time",
@@ -86,6 +91,17 @@ __all__ = [
 _initialized = True  # torch.utils.checkpoint looks at this before it keeps generators' states
 
 _Device = Any  # torch.device, "sim:1", 1 or None: the current one
+
+current_device = torch.accelerator.current_device_index
+mem_get_info = torch.accelerator.get_memory_info
+set_device = torch.accelerator.set_device_index
+Stream = torch.Stream  # Stream("sim:1") is the next of that device's 32 streams
+Event = torch.Event
+
+
+def device_count() -> int:
+    """Return the number of devices."""
+    return int(library.baechi_sim_device_count())
 
 
 def _index(device: _Device = None) -> int:
@@ -126,21 +142,6 @@ def _is_in_bad_fork() -> bool:
     return bool(library.baechi_sim_forked())
 
 
-def device_count() -> int:
-    """Return the number of devices."""
-    return int(library.baechi_sim_device_count())
-
-
-def current_device() -> int:
-    """Return the number of the current device."""
-    return torch.accelerator.current_device_index()
-
-
-def set_device(device: _Device) -> None:
-    """Make a device the current one of this thread."""
-    torch.accelerator.set_device_index(_index(device))
-
-
 class device(torch.accelerator.device_index):  # noqa: N801
     """Makes a device the current one for the length of a ``with`` block."""
 
@@ -148,91 +149,11 @@ class device(torch.accelerator.device_index):  # noqa: N801
         super().__init__(None if device is None else _index(device))
 
 
-def synchronize(device: _Device = None) -> None:
-    """Wait for all streams of a device."""
-    torch.accelerator.synchronize(_index(device))
-
-
-Stream = torch.Stream  # Stream("sim:1") is the next of that device's 32 streams
-Event = torch.Event
-
-
-def current_stream(device: _Device = None) -> torch.Stream:
-    """Return the stream on which a device's work is enqueued by this thread."""
-    return torch.accelerator.current_stream(torch.device("sim", _index(device)))
-
-
-def default_stream(device: _Device = None) -> torch.Stream:
-    """Return a device's default stream."""
-    return torch.Stream(stream_id=0, device_index=_index(device), device_type=20)
-
-
-def set_stream(stream: torch.Stream) -> None:
-    """Make a stream the current one of its device in this thread."""
-    torch.accelerator.set_stream(stream)
-
-
-def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """Return what makes a stream (or None: nothing) the current one within a ``with`` block."""
-    return contextlib.nullcontext() if stream is None else stream
-
-
-_STATISTICS = (
-    "allocated_bytes.all.current",
-    "allocated_bytes.all.peak",
-    "active_bytes.all.current",
-    "active_bytes.all.peak",
-    "reserved_bytes.all.current",
-    "num_allocations",
-    "num_ooms",
-)
-
-
-def memory_stats(device: _Device = None) -> dict[str, int]:
-    """Return a device's memory statistics. *active* includes what record_stream still holds."""
-    values = (ctypes.c_int64 * len(_STATISTICS))()
-    library.baechi_sim_memory_statistics(_index(device), values)
-    return dict(zip(_STATISTICS, values, strict=True))
-
-
 def host_memory_stats() -> dict[str, int]:
     """Return how many bytes of the host's memory are pinned, and the most since `reset`."""
     values = (ctypes.c_int64 * 2)()
     library.baechi_sim_pinned_statistics(values)
     return {"allocated_bytes.current": values[0], "allocated_bytes.peak": values[1]}
-
-
-def memory_allocated(device: _Device = None) -> int:
-    """Return the bytes in live tensors, each rounded up to 512."""
-    return memory_stats(device)["allocated_bytes.all.current"]
-
-
-def max_memory_allocated(device: _Device = None) -> int:
-    """Return the most bytes in live tensors since the last reset."""
-    return memory_stats(device)["allocated_bytes.all.peak"]
-
-
-def memory_reserved(device: _Device = None) -> int:
-    """Return the bytes in live tensors and in blocks kept for reuse."""
-    return memory_stats(device)["reserved_bytes.all.current"]
-
-
-def reset_peak_memory_stats(device: _Device = None) -> None:
-    """Let the peak start anew from what is allocated now."""
-    library.baechi_sim_reset_peak(_index(device))
-
-
-def mem_get_info(device: _Device = None) -> tuple[int, int]:
-    """Return a device's free and total bytes; a device without a limit has 2^63 - 1."""
-    index = _index(device)
-    total = current().native().capacity[index]
-    used = 0 if total == UNLIMITED else memory_stats(index)["active_bytes.all.current"]
-    return total - used, total
-
-
-def empty_cache() -> None:
-    """Wait for all streams and return unused memory to the system."""
-    library.baechi_sim_empty_cache()
 
 
 def manual_seed(seed: int) -> None:
@@ -256,11 +177,6 @@ def set_rng_state(new_state: torch.Tensor, device: _Device = "sim") -> None:
     torch.ops.baechi_sim.set_rng_state(_index(device), new_state)
 
 
-def initial_seed() -> int:
-    """Return the seed of the current device's generator."""
-    return int.from_bytes(bytes(get_rng_state()[:8].tolist()), sys.byteorder)
-
-
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """Return what autocast may cast to."""
     return [torch.bfloat16, torch.float16]
@@ -282,15 +198,6 @@ def mismatches() -> list[str]:
     A line per operator: number, types, sizes or strides of its results.
     """
     return library.baechi_sim_take_mismatches().decode().splitlines()
-
-
-def kernel_time() -> float:
-    """Return the processor time, in seconds, that kernels of all devices have taken so far.
-
-    Of the streams' threads: no waiting, nothing of what the host does to start them, and nothing of
-    the further threads that kernels use where `torch.set_num_threads` allows more than one.
-    """
-    return int(library.baechi_sim_kernel_time()) / 1e9
 
 
 def virtual_time() -> float:

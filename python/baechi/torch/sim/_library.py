@@ -53,7 +53,7 @@ def _load() -> ctypes.CDLL:
     library.baechi_sim_forked.restype = ctypes.c_bool
     library.baechi_sim_seed.argtypes = [ctypes.c_int, ctypes.c_uint64]
     library.baechi_sim_take_mismatches.restype = ctypes.c_char_p
-    for name in ("num_checked", "kernel_time", "virtual_now", "virtual_host"):
+    for name in ("virtual_now", "virtual_host"):
         getattr(library, f"baechi_sim_{name}").restype = ctypes.c_int64
     atexit.register(library.baechi_sim_stop)  # before PyTorch's own globals are destroyed
     return library

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from baechi.torch.sim._library import (
     HOST,
     MAX_DEVICES,
@@ -231,12 +233,12 @@ def configure(settings: Settings | None = None, /, **changes: Any) -> Settings:
 def reset() -> None:
     """Go back to the defaults: four unlimited, infinitely fast devices; counters start anew."""
     configure(Settings())
-    library.baechi_sim_empty_cache()
+    torch.accelerator.empty_cache()
     library.baechi_sim_reset_virtual_clock()
     library.baechi_sim_reset_pinned_peak()
     for device in range(MAX_DEVICES):
-        library.baechi_sim_reset_peak(device)
-        library.baechi_sim_reset_counts(device)
+        torch.accelerator.reset_peak_memory_stats(device)
+        torch.accelerator.reset_accumulated_memory_stats(device)
 
 
 @contextmanager

@@ -73,8 +73,10 @@ def test_an_unknown_device_is_named(sim: Any) -> None:
     assert torch.accelerator.device_count() == 2
     with pytest.raises(RuntimeError, match="there is no sim:2; the devices are sim:0 to sim:1"):
         torch.ones(1, device="sim:2")
-    with pytest.raises(ValueError, match="there is no sim:7"):
+    with pytest.raises(RuntimeError, match="there is no sim:7"):
         sim.memory_allocated("sim:7")
+    with pytest.raises(ValueError, match="there is no sim:7"):
+        sim.work("1ms", "sim:7")
 
 
 # PyTorch 2.10 says so of every gradient that a copy brings to a leaf of another device.

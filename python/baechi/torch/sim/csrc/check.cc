@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -28,7 +27,6 @@ namespace {
 struct Found {
   std::mutex mutex;
   std::map<std::string, std::string> lines;  // by operator
-  std::set<std::string> operators;
 };
 
 Found& found() {
@@ -132,7 +130,6 @@ void compare(const Observed& observed, const std::vector<c10::IValue>& results) 
   std::ostringstream name;
   name << observed.op->operator_name();
   const std::lock_guard lock(found().mutex);
-  found().operators.insert(name.str());
   for (std::size_t i = 0; i < std::max(results.size(), expected->size()); ++i) {
     const bool both = i < results.size() && i < expected->size();
     if (both && same(results[i], (*expected)[i])) continue;
@@ -181,11 +178,6 @@ std::string take_mismatches() {
   for (const auto& [name, line] : found().lines) all += line + "\n";
   found().lines.clear();
   return all;
-}
-
-std::int64_t num_checked() {
-  const std::lock_guard lock(found().mutex);
-  return static_cast<std::int64_t>(found().operators.size());
 }
 
 }  // namespace baechi::sim

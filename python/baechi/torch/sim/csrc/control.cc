@@ -8,8 +8,6 @@
 
 #include "check.h"
 #include "generator.h"
-#include "launch.h"
-#include "memory.h"
 #include "pinned.h"
 #include "streams.h"
 
@@ -29,13 +27,6 @@ BAECHI_EXPORT void baechi_sim_configure(const Settings* wanted) {
 BAECHI_EXPORT int baechi_sim_device_count() { return settings().devices; }
 BAECHI_EXPORT bool baechi_sim_forked() { return forked(); }
 BAECHI_EXPORT void baechi_sim_stop() { stop_threads(); }
-BAECHI_EXPORT void baechi_sim_empty_cache() { empty_cache(); }
-
-BAECHI_EXPORT void baechi_sim_memory_statistics(int device, MemoryStatistics* result) {
-  *result = memory_statistics(device);
-}
-BAECHI_EXPORT void baechi_sim_reset_peak(int device) { reset_peak(device); }
-BAECHI_EXPORT void baechi_sim_reset_counts(int device) { reset_counts(device); }
 
 BAECHI_EXPORT void baechi_sim_pinned_statistics(PinnedStatistics* result) {
   *result = pinned_statistics();
@@ -68,9 +59,7 @@ BAECHI_EXPORT const char* baechi_sim_take_mismatches() {
   taken = take_mismatches();
   return taken.c_str();
 }
-BAECHI_EXPORT std::int64_t baechi_sim_num_checked() { return num_checked(); }
 
-BAECHI_EXPORT std::int64_t baechi_sim_kernel_time() { return kernel_time_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_now() { return virtual_now_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_host() { return virtual_host_ns(); }
 BAECHI_EXPORT void baechi_sim_reset_virtual_clock() { reset_virtual_clock(); }

@@ -12,13 +12,6 @@
 namespace baechi::sim {
 namespace {
 
-int checked(c10::DeviceIndex index) {
-  const int device = index < 0 ? current_device() : index;
-  TORCH_CHECK(device < settings().devices, "there is no sim:", device,
-              "; the devices are sim:0 to sim:", settings().devices - 1);
-  return device;
-}
-
 MarkPtr& mark_of(void* event) { return *static_cast<MarkPtr*>(event); }
 
 struct SimGuard final : c10::impl::DeviceGuardImplInterface {
@@ -26,11 +19,13 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
 
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();
-    set_current_device(checked(device.index()));
+    set_current_device(checked_device(device.index()));
     return before;
   }
   c10::Device getDevice() const override { return sim_device(current_device()); }
-  void setDevice(c10::Device device) const override { set_current_device(checked(device.index())); }
+  void setDevice(c10::Device device) const override {
+    set_current_device(checked_device(device.index()));
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.index() >= 0 && device.index() < settings().devices)
       set_current_device(device.index());
@@ -42,16 +37,16 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
 
   c10::Stream getStream(c10::Device device) const override {
-    return current_stream(checked(device.index()));
+    return current_stream(checked_device(device.index()));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return stream_of(checked(device.index()), 0);
+    return stream_of(checked_device(device.index()), 0);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return pool_stream(checked(device.index()));
+    return pool_stream(checked_device(device.index()));
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
-    return pool_stream(checked(device.index()));
+    return pool_stream(checked_device(device.index()));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return exchange_current_stream(stream);
@@ -59,7 +54,7 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& stream) const override { return is_idle(stream); }
   void synchronizeStream(const c10::Stream& stream) const override { synchronize(stream); }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    synchronize_device(checked(index));
+    synchronize_device(checked_device(index));
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
@@ -106,24 +101,24 @@ struct SimHooks final : at::PrivateUse1HooksInterface {
     return static_cast<c10::DeviceIndex>(settings().devices);
   }
   void setCurrentDevice(c10::DeviceIndex device) const override {
-    set_current_device(checked(device));
+    set_current_device(checked_device(device));
   }
   c10::DeviceIndex getCurrentDevice() const override {
     return static_cast<c10::DeviceIndex>(current_device());
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
     const auto before = getCurrentDevice();
-    set_current_device(checked(device));
+    set_current_device(checked_device(device));
     return before;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return device < 0 ? getCurrentDevice() : exchangeDevice(device);
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
-    return default_generator(checked(device));
+    return default_generator(checked_device(device));
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
-    return make_generator(checked(device));
+    return make_generator(checked_device(device));
   }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }

@@ -12,6 +12,12 @@
 namespace baechi::sim {
 namespace {
 
+std::int64_t processor_time_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 struct Stopwatch {
   std::int64_t epoch = -1;
   std::int64_t since = 0;
@@ -36,12 +42,6 @@ std::int64_t measured_ns() {
 }
 
 }  // namespace
-
-std::int64_t processor_time_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 std::int64_t host_cost_ns(bool copy) {
   const std::int64_t measured = is_measured() ? measured_ns() : 0;

@@ -6,8 +6,6 @@
 
 namespace baechi::sim {
 
-std::int64_t processor_time_ns();  // of the calling thread
-
 // What a call costs, or a copy. Where that is measured: the processor time that this thread took
 // since it asked the last time.
 std::int64_t host_cost_ns(bool copy);

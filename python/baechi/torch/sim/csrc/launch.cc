@@ -9,9 +9,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
 
-#include <atomic>
-
-#include "host_time.h"
 #include "memory.h"
 
 namespace baechi::sim {
@@ -24,8 +21,6 @@ c10::DispatchKeySet keys_above_kernels() {
                            c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot});
   return keys;
 }
-
-std::atomic<std::int64_t> kernels_ns = 0;
 
 }  // namespace
 
@@ -70,13 +65,9 @@ void launch(const char* name, int device, std::int64_t bytes, Task kernel) {
            // As many as the caller would use, so that sums are split the same way.
            if (at::get_num_threads() != threads) at::set_num_threads(threads);
            const HostKernelScope scope;
-           const std::int64_t start = processor_time_ns();
            kernel();
-           kernels_ns += processor_time_ns() - start;
          });
 }
-
-std::int64_t kernel_time_ns() { return kernels_ns; }
 
 at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::DeviceGuard guard(sim_device(device));

@@ -48,9 +48,6 @@ std::int64_t bytes_of(const at::Tensor& tensor);
 // Runs `kernel` on the current stream of `device`; see `submit`. `bytes` are read or written.
 void launch(const char* name, int device, std::int64_t bytes, Task kernel);
 
-// The processor time that kernels of all devices have taken so far, without any waiting.
-std::int64_t kernel_time_ns();
-
 // Tensors of a device; their contents are undefined.
 at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
 at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,

@@ -26,6 +26,16 @@ namespace {
 constexpr std::size_t kGranule = 512;
 constexpr std::int64_t kMostCached = std::int64_t{1} << 30;  // then all streams are waited for
 
+struct MemoryStatistics {
+  std::int64_t allocated = 0;       // bytes in live tensors
+  std::int64_t peak_allocated = 0;  // since the last reset
+  std::int64_t active = 0;          // and blocks that other streams still use
+  std::int64_t peak_active = 0;
+  std::int64_t reserved = 0;  // and blocks kept for reuse
+  std::int64_t allocations = 0;
+  std::int64_t out_of_memory = 0;  // failures
+};
+
 struct Block {
   void* pointer;
   std::size_t bytes;
@@ -289,7 +299,7 @@ class SimAllocator final : public c10::DeviceAllocator {
       memory().record_stream(static_cast<Block*>(pointer.get_context()), stream);
   }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const MemoryStatistics stats = memory_statistics(device);
+    const MemoryStatistics stats = memory().statistics(checked_device(device));
     c10::CachingDeviceAllocator::DeviceStats result;
     const auto set = [](auto& array, std::int64_t current, std::int64_t peak) {
       array[0].current = current;
@@ -303,11 +313,12 @@ class SimAllocator final : public c10::DeviceAllocator {
     result.num_ooms = stats.out_of_memory;
     return result;
   }
-  void resetAccumulatedStats(c10::DeviceIndex device) override { reset_counts(device); }
-  void resetPeakStats(c10::DeviceIndex device) override { reset_peak(device); }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { memory().reset_counts(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { memory().reset_peak(device); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const std::int64_t used = memory().statistics(checked_device(device)).active;
     const std::int64_t total = settings().capacity[static_cast<std::size_t>(device)];
-    const std::int64_t free = total - memory_statistics(device).active;
+    const std::int64_t free = total - used;
     return {static_cast<std::size_t>(free), static_cast<std::size_t>(total)};
   }
 };
@@ -319,10 +330,6 @@ c10::DeviceAllocator& device_allocator() {
   return *the;
 }
 
-MemoryStatistics memory_statistics(int device) { return memory().statistics(device); }
-void reset_peak(int device) { memory().reset_peak(device); }
-void reset_counts(int device) { memory().reset_counts(device); }
-void empty_cache() { memory().empty_cache(); }
 void release_pool(std::uint64_t pool) { memory().release_pool(pool); }
 
 c10::DataPtr allocate_on(int device, std::size_t bytes) {

@@ -18,22 +18,8 @@
 
 namespace baechi::sim {
 
-struct MemoryStatistics {
-  std::int64_t allocated = 0;       // bytes in live tensors
-  std::int64_t peak_allocated = 0;  // since the last reset
-  std::int64_t active = 0;          // and blocks that other streams still use
-  std::int64_t peak_active = 0;
-  std::int64_t reserved = 0;  // and blocks kept for reuse
-  std::int64_t allocations = 0;
-  std::int64_t out_of_memory = 0;  // failures
-};
-
 c10::DeviceAllocator& device_allocator();
 
-MemoryStatistics memory_statistics(int device);
-void reset_peak(int device);
-void reset_counts(int device);
-void empty_cache();                     // waits for all streams
 void release_pool(std::uint64_t pool);  // the memory of a capture that is not replayed any more
 
 // A block of the given device, whichever device is current.

@@ -205,6 +205,13 @@ c10::Stream exchange_current_stream(c10::Stream stream) {
 
 int current_device() { return this_device; }
 
+int checked_device(c10::DeviceIndex index) {
+  const int device = index < 0 ? current_device() : index;
+  TORCH_CHECK(device < settings().devices, "there is no sim:", device,
+              "; the devices are sim:0 to sim:", settings().devices - 1);
+  return device;
+}
+
 void set_current_device(int device) { this_device = device; }
 
 void charge_host_call() { host_ns += host_cost_ns(false); }

@@ -52,6 +52,7 @@ c10::Stream exchange_current_stream(c10::Stream stream);
 
 int current_device();
 void set_current_device(int device);
+int checked_device(c10::DeviceIndex index);  // which is there; a negative one is the current
 
 // What one call costs the host, where a replay asks for many tasks at once.
 void charge_host_call();
