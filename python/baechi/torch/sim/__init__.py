@@ -18,8 +18,10 @@ simulated, and what is not: docs/reference/torch_sim.md.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -82,6 +84,7 @@ __all__ = [
     "set_rng_state",
     "set_stream",
     "settings_of",
+    "stream",
     "synchronize",
     "virtual_host_time",
     "virtual_time",
@@ -147,6 +150,11 @@ class device(torch.accelerator.device_index):  # noqa: N801
 
     def __init__(self, device: _Device) -> None:
         super().__init__(None if device is None else _index(device))
+
+
+def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
+    """Return what makes a stream (or None: nothing) the current one within a ``with`` block."""
+    return contextlib.nullcontext() if stream is None else stream
 
 
 def host_memory_stats() -> dict[str, int]:
