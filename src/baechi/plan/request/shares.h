@@ -26,7 +26,8 @@ struct Share {
   static constexpr double kMethods = 0.4;     // of the whole: methods, beside what they have anyway
   static constexpr double kAdvice = 0.5;      // of the whole: looking for what would fit,
   static constexpr double kAdviceAtOnce = 1;  // where no plan was looked for,
-  static constexpr double kProbe = 1.0 / 16;  // of that: asking once whether something fits
+  static constexpr double kOtherClusters = 0.7;  // of that, for steps of micro-batches,
+  static constexpr double kProbe = 1.0 / 16;     // of that: asking once whether something fits
 };
 
 }  // namespace baechi

@@ -192,8 +192,13 @@ std::optional<Made> shortest(const Choices& choices, const Made& without, bool& 
 constexpr const char* kStoppedChoices =
     "you stopped before all second runs were looked at: another run may find a shorter step";
 
-Made chosen_by_auto(const Choices& choices, Made without) {
+Made chosen_by_auto(const Choices& choices, Made without, bool first_that_fits) {
   bool stopped = false;
+  if (first_that_fits) {
+    if (without.plan() != nullptr || choices.cannot_fit()) return without;
+    Made all = choices.with(choices.all(), 1);
+    return all.plan() != nullptr ? std::move(all) : std::move(without);
+  }
   if (const Plan* plan = without.plan()) {
     std::optional<Time> ample;
     try {
@@ -228,7 +233,7 @@ StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, cons
     else if (all)
       made = choices.with(choices.all(), 1);
     else
-      made = chosen_by_auto(choices, choices.without());
+      made = chosen_by_auto(choices, choices.without(), request.budget == 0);
     if (Plan* found = std::get_if<Plan>(&made->result)) {
       found->bounds = choices.bounds();
       if (!choices.any()) found->notes.push_back(choices.why_not());

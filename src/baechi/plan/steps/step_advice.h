@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -19,15 +20,23 @@ namespace baechi {
 // plan; nothing where none was found.
 using PeakOn = std::function<std::optional<Bytes>(const Cluster&, double part)>;
 
-struct StepAdvice {
-  std::optional<Bytes> smallest_capacity;  // equal on all devices
-  std::optional<std::size_t> more_devices;
+struct AdviceOptions {
+  double budget = 1.0;  // of which the parts are
+  double share = 1.0;   // of it, for all of the advice: half for devices, what is left for memory
+  const CancelFlag* cancel = nullptr;
 };
 
-// Both were planned with all of the budget: whoever asks for them the same way gets a plan. `steps`
-// are those of the numbers of micro-batches that are asked for. About twenty plans for each, with a
-// fifth of the budget of a small step and less of a large one.
+struct StepAdvice {
+  std::optional<Bytes> smallest_capacity;   // equal on all devices
+  std::optional<std::size_t> more_devices;  // in all
+  bool cut_short = false;                   // there was no work for finding either
+  std::int64_t work = 0;                    // that it took, about, in simulated operators
+};
+
+// Both were planned a second time with what was left of the share. `steps` are those of the numbers
+// of micro-batches that are asked for. A plan costs more the larger the step is: of large ones
+// there are few, with little of the budget each.
 StepAdvice advice_on(const std::vector<Unrolled>& steps, const Cluster& cluster,
-                     const PeakOn& peak_on, const CancelFlag* cancel);
+                     const PeakOn& peak_on, const AdviceOptions& options);
 
 }  // namespace baechi

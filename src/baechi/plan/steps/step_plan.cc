@@ -95,15 +95,6 @@ StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster
   return plan;
 }
 
-// Other clusters are asked one after the other, and each takes a plan whatever the budget is.
-bool can_ask(const std::vector<Unrolled>& steps, const PlanRequest& asked) {
-  constexpr double kLeastBudget = 1, kOfOperator = 240;  // seconds, simulated operators
-  double work = 0;
-  for (const Unrolled& step : steps)
-    work += kOfOperator * static_cast<double>(step.graph.num_ops());
-  return work <= std::max(kLeastBudget, asked.budget) * kReplaysPerSecond;
-}
-
 // What would do where a step of several micro-batches fits nowhere: the same request asked of other
 // clusters, and of plans with second runs.
 void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, const Cluster& cluster,
@@ -113,19 +104,14 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
   quiet.bounds = false;
   quiet.watch = nullptr;
   quiet.replicas.reset();
+  quiet.budget_to_fit = asked.budget * Share::kProbe;
   std::vector<Unrolled> steps;
   for (const std::uint32_t number : numbers) steps.push_back(step_of(sizes, asked, number));
-  if (!can_ask(steps, asked)) {
-    answer.advice_cut_short = true;
-    return;
-  }
   const auto peak_on = [&](const Cluster& other, double part) {
     std::optional<Bytes> least;
     for (const std::uint32_t number : numbers) {
       PlanRequest request = quiet;
       request.budget *= part;
-      if (part < 1) request.budget_to_fit = asked.budget * Share::kProbe;
-      if (part < 1 && asked.recompute == Recompute::kAuto) request.recompute = Recompute::kAll;
       const StepPlan plan =
           plan_number(micro_batch_of(sizes, asked, number), number, other, request, nullptr);
       const Plan* made = std::get_if<Plan>(&plan.result);
@@ -137,7 +123,12 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
     return least;
   };
   try {
-    const StepAdvice advice = advice_on(steps, cluster, peak_on, asked.place.cancel);
+    const double share = answer.proved ? Share::kAdviceAtOnce : Share::kAdvice;
+    const StepAdvice advice = advice_on(steps, cluster, peak_on,
+                                        {.budget = asked.budget,
+                                         .share = share * Share::kOtherClusters,
+                                         .cancel = asked.place.cancel});
+    answer.advice_cut_short = advice.cut_short;
     answer.smallest_capacity = advice.smallest_capacity;
     answer.more_devices = advice.more_devices;
     if (asked.recompute == Recompute::kNone && numbers.size() == 1 &&

@@ -94,11 +94,12 @@ class StepSearch {
   void run() {
     const PlanRequest& request = problem_.request;
     const bool large = problem_.step.graph.num_ops() > kMostSearched && request.method == "auto";
+    const bool asks_in_short = large && request.budget_to_fit.has_value();
     for (const bool last_resort : {false, true}) {
       for (const StepMethod& each : step_methods()) {
         if (stopped_ || (unplaceable_.has_value() && unplaceable_->proved)) return;
         if (!each.asked(request) || (large && each.whole_step) != last_resort) continue;
-        if (last_resort && best_.has_value()) return;
+        if (last_resort && (best_.has_value() || asks_in_short)) return;
         run(each, last_resort);
       }
     }

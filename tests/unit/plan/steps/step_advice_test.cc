@@ -14,6 +14,7 @@
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/plan/fit/changed_cluster.h"
+#include "baechi/plan/request/shares.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
@@ -84,6 +85,34 @@ TEST_CASE("micro-batches: the capacity that is told fits with all second runs, t
   const PlanResult result = planned_on(graph, cluster, request);
   REQUIRE(std::holds_alternative<Unplaceable>(result));
   check_told(graph, cluster, request, std::get<Unplaceable>(result));
+}
+
+TEST_CASE("micro-batches: advice takes its share of the budget, however many plans that are") {
+  const OpGraph graph = training(40);
+  const Cluster cluster = byte_per_ns(2, CommunicationMode::kDuplex, Time(0));
+  std::vector<Unrolled> steps;
+  steps.push_back(unroll(graph, 4));
+  const std::int64_t of_one = 20 * static_cast<std::int64_t>(steps.front().graph.num_ops());
+  for (const int plans : {0, 1, 4, 40}) {
+    CAPTURE(plans);
+    double parts = 0;
+    int tries = 0;
+    const PeakOn fits_if_large = [&](const Cluster& other, double part) -> std::optional<Bytes> {
+      parts += part;
+      ++tries;
+      const Bytes capacity = other[DeviceId(0)].capacity;
+      return other.num_devices() > 3 || capacity.count() > 1'000 ? std::optional(capacity)
+                                                                 : std::nullopt;
+    };
+    const double budget = static_cast<double>(plans * of_one) / kReplaysPerSecond;
+    const StepAdvice advice = advice_on(steps, cluster, fits_if_large, {.budget = budget});
+    CHECK(advice.work <= plans * of_one);
+    CHECK(tries <= plans);
+    CHECK(tries * of_one + static_cast<std::int64_t>(parts * budget * kReplaysPerSecond) <=
+          plans * of_one + tries);
+    CHECK(advice.cut_short == (plans < 4));
+    CHECK(advice.smallest_capacity.has_value() == (plans >= 4));
+  }
 }
 
 TEST_CASE("micro-batches: what is told is what min finds, about, in memory and in devices") {
