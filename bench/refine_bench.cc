@@ -24,7 +24,7 @@ void time_moves(const std::string& name, const CostModel& costs, const PlacedGra
   report(
       {.name = "refine: moves on " + name, .work = static_cast<std::size_t>(moves), .repeats = 3},
       [&] {
-        LocalSearch search(costs, units, start, 1);
+        LocalSearch search(costs, units, start, {});
         search.run(std::int64_t{1} << 60, [&] { return search.evaluations() >= moves; });
         return static_cast<std::uint64_t>(search.best_makespan().count());
       });

@@ -16,7 +16,6 @@
 namespace baechi {
 namespace {
 
-constexpr std::size_t kHistory = 48;
 constexpr double kRepeated = 0.2;         // of the moves, where there are images to repeat them on
 constexpr std::int64_t kMove = 4;         // units of work, beside the replay
 constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with memory
@@ -24,13 +23,14 @@ constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with me
 }  // namespace
 
 LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-                         std::uint64_t seed, ExecutionOrder order, const Images* images)
+                         const LocalSearchOptions& options)
     : costs_(&costs),
       units_(&units),
-      order_(order),
-      images_(images),
+      order_(options.order),
+      images_(options.images),
       simulator_(costs),
-      random_(seed) {
+      random_(options.seed),
+      history_(options.history) {
   // With a host time, or behind an operator that sends, a block may stand still inside.
   if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value() &&
       !costs.cluster().sends_block()) {
@@ -54,7 +54,7 @@ void LocalSearch::restart(const PlacedGraph& placed) {
   const Time start = makespan();
   BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
   accept(start);
-  history_.assign(kHistory, makespan_);
+  history_.assign(history_.size(), makespan_);
 }
 
 void LocalSearch::number_ranks(std::span<const OpId> sequence) {
@@ -114,7 +114,7 @@ void LocalSearch::step() {
   ++evaluations_;
   work_ += static_cast<std::int64_t>(changes_.size());
   const Time makespan = this->makespan();
-  Time& memory = history_[step_ % kHistory];
+  Time& memory = history_[step_ % history_.size()];
   if ((makespan > makespan_ && makespan > memory) || !fits()) {
     undo();
   } else {

@@ -23,13 +23,20 @@
 
 namespace baechi {
 
+struct LocalSearchOptions {
+  std::uint64_t seed = 1;
+  ExecutionOrder order = ExecutionOrder::kPlanned;
+  // Of a graph that repeats: some moves are made on all images at once. They outlive the search.
+  const Images* images = nullptr;
+  // Late acceptance: a step may be as long as the one of so many moves ago.
+  std::size_t history = 48;
+};
+
 class LocalSearch {
  public:
-  // Requires a start as it is executed in that order, that fits. With the images of a graph that
-  // repeats, which must outlive the search, some moves are made on all images at once.
+  // Requires a start as it is executed in that order, that fits.
   LocalSearch(const CostModel& costs, const Units& units, const PlacedGraph& start,
-              std::uint64_t seed, ExecutionOrder order = ExecutionOrder::kPlanned,
-              const Images* images = nullptr);
+              const LocalSearchOptions& options);
   LocalSearch(const LocalSearch&) = delete;
   LocalSearch& operator=(const LocalSearch&) = delete;
 
@@ -118,7 +125,7 @@ class LocalSearch {
   // it where the plan's order is kept to.
   IdVector<OpId, Rank> rank_;
   Time makespan_;              // of where the search is
-  std::vector<Time> history_;  // late acceptance: a move may be as bad as one some steps ago
+  std::vector<Time> history_;  // of the last moves, in turn
   std::size_t step_ = 0;
   std::vector<Blame> critical_;   // of where the search is; empty: to be traced
   IdVector<OpId, OpSlot> slots_;  // of where the search is, while the path is traced

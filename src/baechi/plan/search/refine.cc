@@ -26,6 +26,14 @@ std::size_t num_streams(std::int64_t work, const OpGraph& graph) {
   const std::int64_t moves = work / (static_cast<std::int64_t>(graph.num_ops()) * 5 / 8 + 8);
   return static_cast<std::size_t>(std::clamp<std::int64_t>(moves / kMovesOfOne, 1, kMostStreams));
 }
+
+// Longer histories lead over higher ridges, for more moves. On small graphs there are enough of
+// them, and streams differ.
+std::size_t history_of(std::size_t stream, const OpGraph& graph) {
+  constexpr std::size_t kShort = 48, kLong = 200;
+  return graph.num_ops() > kSmallGraph ? kShort : kLong << stream;
+}
+
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
 
@@ -61,8 +69,12 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
     parallel_for(streams.size(), options.threads, task);
   };
   for_all([&](std::size_t i) {
-    streams[i] = std::make_unique<LocalSearch>(
-        costs, units, *first, options.seed * kMostStreams + i, options.order, options.images);
+    streams[i] =
+        std::make_unique<LocalSearch>(costs, units, *first,
+                                      LocalSearchOptions{.seed = options.seed * kMostStreams + i,
+                                                         .order = options.order,
+                                                         .images = options.images,
+                                                         .history = history_of(i, costs.graph())});
   });
   const auto best = [&] {
     return std::min_element(

@@ -3,6 +3,7 @@
 // the paper.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,6 +18,9 @@
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
+
+// A graph is small up to so many operators: there searches can afford detours.
+inline constexpr std::size_t kSmallGraph = 64;
 
 struct RefineOptions {
   // How much to search, in the local search's units (plan/search/local_search.h): the result depends on it

@@ -120,9 +120,8 @@ class SearchOn {
 
   // Small graphs: also from plans that have nothing in common with the best one.
   void search_elsewhere() {
-    constexpr std::size_t kSmall = 64;  // operators
     constexpr std::uint64_t kStarts = 8;
-    if (problem_.costs.graph().num_ops() > kSmall) return;
+    if (problem_.costs.graph().num_ops() > kSmallGraph) return;
     RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
     for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
       effort.seed = request_.place.seed + i;

@@ -37,7 +37,7 @@ class Round {
       : costs_(costs),
         graph_(costs.graph()),
         units_(costs, connected(graph_, start.device)),
-        search_(costs, units_, start, 0, order),
+        search_(costs, units_, start, {.order = order}),
         most_time_(search_.makespan_now().count() / kLittle),
         ops_on_(costs.cluster().num_devices()) {
     for (const DeviceId device : start.device) ++ops_on_[device];
