@@ -259,7 +259,6 @@ def test_a_model_is_one_forward_and_one_backward_in_every_step() -> None:
     wrong, backend = compared(Branches, rows, squares)
     assert wrong == ""
     assert [sorted(frame.programs) for frame in backend.frames] == [["backward", "forward"]]
-    assert not backend.frames[0].theirs
     assert " = send " in str(backend.frames[0].programs["backward"])
 
 

@@ -3,9 +3,8 @@
 
 Paper 4.3.
 
-A graph that is trained becomes a node of autograd of our own (`joint`). What that does not take
-has AOTAutograd's runtime around the same programs; what AOTAutograd cannot make runs eagerly, as
-the hooks of `where` have it.
+A graph becomes a node of autograd of our own (`graphs`). What that does not take, or AOTAutograd
+cannot make, runs eagerly, as the hooks of `where` have it.
 """
 
 from __future__ import annotations
@@ -19,22 +18,15 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.brief_errors import kind_and_line
-from baechi.torch.capture.keys import is_random
 from baechi.torch.program import Program
-from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
 from baechi.torch.run.graphs import Graph
-from baechi.torch.run.marks import mark, program_of, promised_by, promised_by_joint
-from baechi.torch.run.partition import backward_of, calls_again, partition
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.regions import in_regions
-from baechi.torch.run.second_runs import run_again
 from baechi.torch.where.mode import Aside
 
 _log = logging.getLogger(__name__)
@@ -47,10 +39,8 @@ _WRONG_IN_GRAPHS = ("_tensor_version", "_unsafe_set_version_counter")
 class Frame:
     """What became of one graph of dynamo's: its programs, or why it runs eagerly."""
 
-    calls: int = 0  # nodes of dynamo's graph
     programs: dict[str, Program] = field(default_factory=dict)  # "forward", "backward"
     eager: str = ""
-    theirs: str = ""  # why AOTAutograd's own runtime is around the programs
 
 
 def weakly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +87,7 @@ class Backend:
         return weakly(self._runs[-1])
 
     def _compiled(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        frame = Frame(len(graph.graph.nodes))
+        frame = Frame()
         self.frames.append(frame)
         asked = " ".join(str(node.target) for node in graph.graph.nodes)
         if any(name in asked for name in _WRONG_IN_GRAPHS):
@@ -107,20 +97,20 @@ class Backend:
         if why := why_views_are_eager(graph.graph):
             frame.eager = why
             return eagerly(graph)
-        for make in (self._ours, self._theirs):
-            try:
-                return aside(make(frame, graph, example_inputs))
-            except Exception as error:
-                frame.programs, said = {}, kind_and_line(error)
-                frame.theirs, frame.eager = frame.eager or said, said
-                _log.debug("a graph of %d nodes: %s", frame.calls, make.__name__, exc_info=True)
+        try:
+            return aside(self._programs(frame, graph, example_inputs))
+        except Exception as error:
+            frame.programs, frame.eager = {}, kind_and_line(error)
+            _log.debug("a graph of %d nodes", len(graph.graph.nodes), exc_info=True)
         return eagerly(graph)
 
-    def _ours(
+    def _programs(
         self, frame: Frame, graph: fx.GraphModule, example_inputs: Sequence[Any]
     ) -> Callable[..., Any]:
         made = Graph(graph, example_inputs, self.placement)
-        frame.programs, frame.eager = made.programs, ""
+        frame.programs = made.programs
+        if not made.joint.tangents:
+            return made
         batch: list[tuple[int, ...]] = []
 
         def called(*args: Any) -> list[Any]:
@@ -135,79 +125,6 @@ class Backend:
             return made(*args)
 
         return called
-
-    def _theirs(
-        self, frame: Frame, graph: fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        lowering = _Lowering(self.placement, frame)
-        compiled = aot_autograd(
-            fw_compiler=lowering.forward,
-            bw_compiler=lowering.backward,
-            inference_compiler=lowering.inference,
-            partition_fn=lowering.partition,
-            keep_inference_input_mutations=True,
-        )
-        found: Callable[..., Any] = compiled(graph, example_inputs)
-        frame.eager = ""
-        return found
-
-
-class _Lowering:
-    """Makes the programs of one graph of dynamo's for AOTAutograd's runtime."""
-
-    def __init__(self, placement: Placement, frame: Frame) -> None:
-        self.placement = placement
-        self.frame = frame
-        self.returned = 0  # of the forward's outputs, those that are not saved for the backward
-        self.gradients: list[int | None] = []  # the devices that they come back on
-
-    def partition(
-        self,
-        joint: fx.GraphModule,
-        inputs: Sequence[Any],  # noqa: ARG002
-        *,
-        num_fwd_outputs: int,
-        **more: Any,  # noqa: ARG002
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Give every call of the joint graph its key and device, and cut it in two."""
-        self.returned = num_fwd_outputs
-        mark(joint.graph, self.placement)
-        promised = promised_by_joint(joint, self.placement, num_fwd_outputs)
-        self.gradients = promised[num_fwd_outputs:]
-        again = calls_again(joint.graph, self.placement.again)
-        kept = [node for node in again if not is_random(node)]  # states are no activations
-        run_again(joint.graph, kept, backward_of(joint.graph, num_fwd_outputs))
-        forward, backward, _ = partition(joint, num_fwd_outputs)
-        return forward, backward
-
-    def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the program of a forward whose backward comes later."""
-        promised = promised_by(graph, self.placement, self.returned)
-        return self._compiled("forward", graph, promised)
-
-    def backward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the program of a backward."""
-        return self._compiled("backward", graph, self.gradients)
-
-    def inference(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the program of a forward without a backward."""
-        mark(graph.graph, self.placement)
-        return self._compiled("forward", graph, promised_by(graph, self.placement))
-
-    def _compiled(
-        self, name: str, graph: fx.GraphModule, promised: Sequence[int | None]
-    ) -> Callable[..., Any]:
-        program = program_of(graph, self.placement, promised)
-        if self.placement.compile:
-            program = in_regions(program)
-        self.frame.programs[name] = program
-        run = executor.compile(program, self.placement.devices)
-
-        def boxed(inputs: list[Any]) -> list[Any]:  # AOTAutograd marks what takes a list
-            return run(inputs)
-
-        boxed._boxed_call = True  # type: ignore[attr-defined]
-        return boxed
 
 
 def why_views_are_eager(graph: fx.Graph) -> str:

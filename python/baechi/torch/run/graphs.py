@@ -8,7 +8,7 @@ second derivative is that of the graph run eagerly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from baechi.torch.private import keeps_graph
 from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST, Slot
 from baechi.torch.run import executor
-from baechi.torch.run.joint import Joint, NotOurs
+from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by, put_away
 from baechi.torch.run.partition import partition
@@ -47,15 +47,15 @@ class Graph:
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
     ) -> None:
         self.joint = joint = Joint(graph, example_inputs, placement)
-        if not joint.tangents:
-            raise NotOurs("nothing in it is trained")
         self.placement = placement
         self.tangent_of = joint.tangent_of
         self.layouts = [_layout(node.meta["val"]) for node in joint.tangents]
         self.mutated = joint.mutated
-        self.is_random = any(is_call(node) and is_random(node) for node in joint.module.graph.nodes)
-        cut = partition(joint.module, joint.returned)
-        self.forward_graph, self.backward_graph, read = cut
+        nodes = joint.module.graph.nodes
+        self.runs_once = bool(joint.mutated or joint.wraps) or any(
+            is_call(node) and is_random(node) for node in nodes
+        )
+        self.forward_graph, self.backward_graph = partition(joint.module, joint.returned)
         self.programs: dict[str, Program] = {}
         self._backwards: dict[tuple[bool, ...], _Backward | None] = {}
         given = self.backward_graph.graph.find_nodes(op="placeholder")
@@ -64,7 +64,7 @@ class Graph:
         self.whole = self._lowered(self.backward_graph)
         saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
         self.place_of = {name: i for i, name in enumerate(saved)}
-        nodes = self._save(saved, dict(zip(self.given, read, strict=True)))
+        nodes = self._save(saved)
         promised = promised_by(self.forward_graph, placement, joint.returned)
         homes = {slot.name: slot.device for slot in self.whole.inputs}
         promised[joint.returned :] = [  # what shows a weight that is away is on the host here
@@ -85,8 +85,9 @@ class Graph:
         A batch that wants a gradient may be asked for its derivative, as gradient penalties are:
         what cannot be run again for that runs eagerly.
         """
-        if (self.is_random or self.mutated) and any(map(_wants_gradient, args)):
+        if self.runs_once and self.joint.tangents and any(map(_wants_gradient, args)):
             return list(self.joint.source(*args))
+        args = (*plain(args),)
         found = dict(zip(self.outputs, Call.apply(self, *args), strict=True))
         for i, (*views, base) in self.joint.shown.items():
             inputs = self.joint.primals
@@ -167,11 +168,11 @@ class Graph:
         later = sorted(set(found.later) - set(found.read))
         return self.programs[found.name], [saved[i] for i in later]
 
-    def _save(self, saved: Sequence[str], place: Mapping[str, int]) -> list[fx.Node]:
+    def _save(self, saved: Sequence[str]) -> list[fx.Node]:
         """Have the forward save what the backward reads, on the devices that read it."""
         output = self.forward_graph.graph.output_node()
-        made = output.args[0][self.joint.returned :]
-        nodes = [made[place[name.partition("@")[0]]] for name in saved]
+        made = dict(zip(self.given, output.args[0][self.joint.returned :], strict=True))
+        nodes = [made[name.partition("@")[0]] for name in saved]
         output.args = ((*output.args[0][: self.joint.returned], *nodes),)
         return nodes
 

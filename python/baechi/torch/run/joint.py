@@ -19,10 +19,11 @@ from baechi.torch.run.marks import mark, promised_by_joint
 from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.second_runs import run_again
+from baechi.torch.where.homes import plain_parts
 
 
 class NotOurs(Exception):
-    """A graph that wants more of AOTAutograd's runtime than is here; with the reason."""
+    """A graph that has no program, with the reason."""
 
 
 class _Flat(nn.Module):
@@ -50,29 +51,31 @@ class Joint:
                 stack, _Flat(graph), tuple(example_inputs), keep_inference_input_mutations=False
             )
         self.module: fx.GraphModule = made.graph_module
-        self.homes = placement.homes_of(example_inputs)
-        mark(self.module.graph, placement, self.homes, placement.weights_in(example_inputs))
+        given = plain(example_inputs)
+        self.wraps = len(given) > len(example_inputs)  # it reads tensors that consist of others
+        self.homes = placement.homes_of(given)
+        mark(self.module.graph, placement, self.homes, placement.weights_in(given))
         graph = self.module.graph
         placeholders = graph.find_nodes(op="placeholder")
         self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]
         self.primals = [n for n in placeholders if n not in self.tangents]
+        self.returned = _with_a_gradient_each(graph, example_inputs if self.tangents else ())
         self.descs = list(graph.output_node().meta["desc"])
         self.kinds = [_kind(desc) for desc in self.descs]
-        self.returned = len(self.descs) - len(self.primals)  # the others are gradients
         again = calls_again(graph, placement.again)
         run_again(graph, again, backward_of(graph, self.returned))
         self.results = list(graph.output_node().args[0])
         self.promised = promised_by_joint(self.module, placement, self.returned)
         self.shown: dict[int, list[fx.Node]] = {}  # outputs that show inputs or others: the views
-        self._check(example_inputs)
+        self._check(given)
 
-    def _check(self, example_inputs: Sequence[Any]) -> None:
-        """Raise NotOurs where it wants more of AOTAutograd; note outputs that show others."""
+    def _check(self, given: Sequence[Any]) -> None:
+        """Raise NotOurs where it wants more than is here; note outputs that show others."""
         known = {"PlainAOTOutput", "InputMutationAOTOutput", "NoneType"}
         kinds = self.kinds[: self.returned]
         if unknown := next((kind for kind in kinds if kind not in known), None):
             raise NotOurs(f"it has an output of kind {unknown}")
-        if len(self.primals) != len(example_inputs):
+        if len(self.primals) != len(given):
             raise NotOurs("its inputs share memory")
         # The first output of each memory, and of its copies that no program makes.
         seen: dict[tuple[fx.Node, torch.device], fx.Node] = {}
@@ -98,9 +101,6 @@ class Joint:
                 self.shown[i] = [*_views(node, of)[:-1], instead.get(first, first)]
             else:
                 seen[base, device] = node
-        for i, value in enumerate(example_inputs):
-            if i in self.mutated and isinstance(value, torch.Tensor) and value.requires_grad:
-                raise NotOurs("it changes a tensor that is trained")
 
     def _memory(self, node: fx.Node) -> fx.Node:
         """Return the node that made a value's memory: of a call's several results, the one."""
@@ -154,12 +154,36 @@ class Joint:
         return found
 
 
+def plain(values: Sequence[Any]) -> list[Any]:
+    """Return values with the parts of tensors that consist of others, which graphs are given."""
+    found = [plain_parts(v) if isinstance(v, torch.Tensor) else (v,) for v in values]
+    return [part for parts in found for part in parts]
+
+
+def _with_a_gradient_each(graph: fx.Graph, given: Sequence[Any]) -> int:
+    """Have a joint graph give a gradient of each of its primals; return how many outputs precede.
+
+    AOTAutograd has one of each tensor that it was given, of whatever parts this consists.
+    """
+    output = graph.output_node()
+    found = list(zip(output.args[0], output.meta["desc"], strict=True))
+    returned = len(found) - len(given)
+    parts = [
+        [pair, *[(None, None)] * (len(plain([value])) - 1)]
+        for value, pair in zip(given, found[returned:], strict=True)
+    ]
+    found[returned:] = [pair for pairs in parts for pair in pairs]
+    output.args = ([node for node, _ in found],)
+    output.meta["desc"] = [desc for _, desc in found]
+    return returned
+
+
 def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
     """Return the views by which a node shows an input or an output, the last one first."""
     found = [node]
     while found[-1] is not base:
         read = found[-1].all_input_nodes
-        if len(read) != 1 or found[-1].target is operator.getitem:
+        if len(read) != 1:
             raise NotOurs("it returns a view of an input, or of what it returns, too")
         found.append(read[0])
     return found

@@ -106,8 +106,8 @@ def promised_by_joint(
 def mark(
     graph: fx.Graph,
     placement: Placement,
-    homes: Mapping[int, int] | None = None,
-    weights: Mapping[int, str] | None = None,
+    homes: Mapping[int, int],
+    weights: Mapping[int, str],
 ) -> None:
     """Write key, device and tensor of every node of a functional graph into its meta.
 
@@ -127,10 +127,10 @@ def mark(
         device = None
         if node.op == "placeholder":
             place, value = next(inputs), node.meta.get("val")
-            if place in (weights or {}):
-                node.meta[TENSOR] = (weights or {})[place], 0
+            if place in weights:
+                node.meta[TENSOR] = weights[place], 0
             if isinstance(value, torch.Tensor):
-                device = (homes or {}).get(place, placement.index_of(value.device))
+                device = homes.get(place, placement.index_of(value.device))
         elif node.op == "call_function":
             if node in keys:
                 node.meta[KEY] = keys[node]

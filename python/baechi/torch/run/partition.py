@@ -14,13 +14,11 @@ from baechi.torch.run.away import KEY
 from baechi.torch.run.undefined import is_tangent
 
 
-def partition(
-    joint: fx.GraphModule, returned: int
-) -> tuple[fx.GraphModule, fx.GraphModule, list[int]]:
-    """Return forward and backward of a marked joint graph, and what the backward reads.
+def partition(joint: fx.GraphModule, returned: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return forward and backward of a marked joint graph.
 
-    That are places in what the forward gives behind what it returns; tangents follow. Numbers stand
-    first in the backward and last in the forward, as AOTAutograd's runtime wants them.
+    What the forward gives behind what it returns, the backward reads in that order, and then
+    tangents.
 
     Args:
         joint: Its outputs are what the forward returns, then gradients.
@@ -32,16 +30,14 @@ def partition(
     behind = backward_of(graph, returned)
     read = [n for node in graph.nodes if node in behind for n in node.all_input_nodes]
     read += [n for n in outputs[returned:] if isinstance(n, fx.Node)]
-    kept = dict.fromkeys(n for n in read if n not in behind and n.op != "get_attr")
-    saved = sorted(kept, key=_is_number)
-    given = sorted(kept, key=_is_number, reverse=True)
+    saved = dict.fromkeys(n for n in read if n not in behind and n.op != "get_attr")
     forward, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if node not in behind and node.op != "output":
             copies[node] = forward.node_copy(node, copies.__getitem__)
     forward.output([_made(n, copies) for n in (*outputs[:returned], *saved)])
     backward, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in given:
+    for node in saved:
         made[node] = backward.placeholder(node.name)
         made[node].meta = dict(node.meta)
     beginning = [n for n in graph.nodes if n.op == "get_attr"]
@@ -52,9 +48,7 @@ def partition(
     backward.output([_made(n, made) for n in outputs[returned:]])
     for half in (forward, backward):
         half.eliminate_dead_code()
-    place = {node: i for i, node in enumerate(saved)}
-    read_at = [place[node] for node in given]
-    return fx.GraphModule(joint, forward), fx.GraphModule(joint, backward), read_at
+    return fx.GraphModule(joint, forward), fx.GraphModule(joint, backward)
 
 
 def _made(value: Any, copies: dict[fx.Node, fx.Node]) -> Any:
@@ -101,10 +95,6 @@ def calls_again(graph: fx.Graph, keys: Collection[str]) -> list[fx.Node]:
 def _changes(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
-
-
-def _is_number(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _region(node: fx.Node) -> Any:

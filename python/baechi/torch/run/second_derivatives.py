@@ -13,11 +13,12 @@ from baechi.torch.run.kept import Kept
 
 def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any]:
     """Return gradients that have derivatives: those of the graph run eagerly."""
-    if graph.is_random or graph.mutated:
+    if graph.runs_once:
         raise RuntimeError(
-            "baechi: a second derivative is asked for of a forward that draws random numbers or "
-            "changes buffers, which cannot run again for it: call the model with a leaf that "
-            "requires a gradient, or under torch.compiler.set_stance('force_eager')"
+            "baechi: a second derivative is asked for of a forward that draws random numbers, "
+            "changes buffers or reads weights that consist of others, which cannot run again for "
+            "it: call the model with a leaf that requires a gradient, or under "
+            "torch.compiler.set_stance('force_eager')"
         )
     args = kept.args
     with torch.enable_grad():

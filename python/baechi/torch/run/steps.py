@@ -180,6 +180,10 @@ class Steps:
         if tensors[0].meta["example_value"].dim() != 0:
             raise InputError("loss: it has to be a scalar")
         joint = Joint(graph, example_inputs, self.placement)
+        if joint.wraps:
+            raise _ByCallsError("it reads weights that consist of others")
+        if any(joint.results[joint.returned + i] is not None for i in joint.mutated):
+            raise _ByCallsError("it changes a tensor that is trained")
         plain = [i for i in range(joint.returned) if joint.kinds[i] == "PlainAOTOutput"]
         trained = [i for i in plain if i in joint.tangent_of]
         if len(trained) != 1 or joint.shown:
