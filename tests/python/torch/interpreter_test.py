@@ -12,33 +12,10 @@ import torch
 from baechi.torch.program import lower, parse
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
-from random_graphs import RACE, boxed, failing, random_case, same
+from random_graphs import boxed, random_case
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
-
-
-@pytest.mark.parametrize(
-    ("seed", "symbolic"), [*((i, False) for i in range(16)), *((i, True) for i in range(5))]
-)
-def test_random_programs_give_on_three_racing_devices_what_their_graphs_give_on_the_host(
-    seed: int, symbolic: bool
-) -> None:
-    case = random_case(seed, symbolic=symbolic)
-    program = case.program()
-    assert parse(str(program), program.table) == program
-    with sim.configured(devices=3, seed=seed, **RACE):
-        devices = [torch.device("sim", i) for i in range(3)]
-        run = Interpreter(program, devices)
-        for _ in range(2):
-            inputs = case.on(devices)
-            given = list(inputs)
-            results = run(inputs)
-            assert inputs == []
-            same([*results, *given], case.expected())
-            for device, out in zip(case.promised, results, strict=True):
-                if isinstance(out, torch.Tensor) and device is not None:
-                    assert out.device == (devices[device] if device >= 0 else torch.device("cpu"))
 
 
 class Mixed(nn.Module):
@@ -85,11 +62,6 @@ def test_forward_and_backward_graphs_of_varying_sizes_train_as_they_do_without_p
     assert len(programs) == 2
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
     torch._dynamo.reset()
-
-
-def test_an_error_names_the_call_and_its_device_and_keeps_its_type() -> None:
-    found = failing(Interpreter, [torch.device("cpu")] * 2)
-    assert found.startswith("baechi: in net.table:index:0 on cpu: index 7 is out of bounds")
 
 
 def test_what_does_not_fit_the_program_is_refused() -> None:

@@ -176,12 +176,17 @@ def check(program: Program, devices: Sequence[torch.device]) -> None:
         raise ValueError(f"devices: {' and '.join(sorted(kinds))}, but only one kind can be run on")
 
 
+def check_count(program: Program, inputs: Sequence[Any]) -> None:
+    """Raise ValueError if these are not as many as the program's inputs."""
+    if len(inputs) != len(program.inputs):
+        raise ValueError(f"inputs: {len(inputs)}, but the program has {len(program.inputs)}")
+
+
 def check_inputs(
     program: Program, inputs: Sequence[Any], devices: Mapping[int, torch.device]
 ) -> None:
-    """Raise ValueError if these are not as many as the program's, each where it has it."""
-    if len(inputs) != len(program.inputs):
-        raise ValueError(f"inputs: {len(inputs)}, but the program has {len(program.inputs)}")
+    """Raise ValueError if these are not the program's inputs, each where it has it."""
+    check_count(program, inputs)
     for i, (slot, value) in enumerate(zip(program.inputs, inputs, strict=True)):
         if isinstance(value, torch.Tensor) and slot.device is not None:
             there, wanted = value.device, devices[slot.device]

@@ -28,8 +28,6 @@
 #include <utility>
 #include <vector>
 
-#include "numbers.h"
-
 namespace torch::jit {  // of pybind_utils.h, which takes a minute to compile
 TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type,
                                       std::optional<std::int32_t> count);
@@ -39,8 +37,6 @@ TORCH_PYTHON_API py::object toPyObject(c10::IValue value);
 namespace {
 
 namespace py = pybind11;
-using baechi::run::evaluate;
-using baechi::run::Operation;
 using c10::IValue;
 using c10::TypeKind;
 
@@ -71,13 +67,12 @@ struct Out {
 };
 
 struct Instruction {
-  enum class Kind { kCall, kNumber, kPython, kAlias, kSend, kWait };
+  enum class Kind { kCall, kPython, kAlias, kSend, kWait };
   Kind kind = Kind::kCall;
   int device = 0;  // the source of a send
   int target = 0;  // of a send
   std::string name;
   std::optional<c10::OperatorHandle> op;
-  Operation operation = Operation::kAdd;
   std::vector<Argument> args;
   py::object function;
   std::vector<Out> outs;
@@ -197,13 +192,6 @@ class Executor {
       made.args.push_back(argument_of(args[i], arguments[i]));
   }
 
-  void number(int operation, const py::list& args, int out) {
-    Instruction& made =
-        add(Instruction::Kind::kNumber, static_cast<int>(devices_.size()) - 1, "", {{0, -1, out}});
-    made.operation = static_cast<Operation>(operation);
-    for (const py::handle arg : args) made.args.push_back({Argument::Kind::kPart, {part_of(arg)}});
-  }
-
   // `function` takes the values of `reads` and returns a list for `outs`.
   void python(py::object function, const std::vector<int>& reads,
               std::vector<std::tuple<int, int, int>> outs, int device, std::string name) {
@@ -255,8 +243,6 @@ class Executor {
 
   py::list run(py::list inputs) {
     place = -1;
-    TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), "inputs: ", inputs.size(),
-                      ", but the program has ", inputs_.size());
     std::unique_ptr<Frame> frame = take_frame();
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       IValue value = number_or_object(inputs[i]);
@@ -398,11 +384,6 @@ class Executor {
         for (const Argument& argument : one.args) push(argument, frame, stack);
         one.op->callBoxed(stack);
         keep(one, frame, stack);
-        return;
-      case Instruction::Kind::kNumber:
-        at(frame, one.outs[0].slot) =
-            evaluate(one.operation, value_of(one.args.front().parts[0], frame),
-                     value_of(one.args.back().parts[0], frame));
         return;
       case Instruction::Kind::kPython:
         ++frame.asked[static_cast<std::size_t>(one.device)];
@@ -607,7 +588,6 @@ PYBIND11_MODULE(baechi_executor, m) {
         return std::make_unique<Executor>(std::move(made), slots);
       }))
       .def("call", torch::wrap_pybind_function(&Executor::call))
-      .def("number", &Executor::number)
       .def("python", &Executor::python)
       .def("send", torch::wrap_pybind_function(&Executor::send))
       .def("wait", &Executor::wait)
