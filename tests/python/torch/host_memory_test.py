@@ -129,6 +129,7 @@ class Looking(Blocks):
         return self.blocks[1](y * 2 if y.sum().item() > 0 else y).square().mean()
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo asks for
 def test_graphs_of_a_forward_that_looks_at_values_read_what_is_away(sim: ModuleType) -> None:
     sim.configure(devices=1, memory="1MiB", poison=True, longest_delay="1ms")
     torch.manual_seed(0)
