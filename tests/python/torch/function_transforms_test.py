@@ -77,27 +77,6 @@ def test_derivatives_by_torch_func_over_several_devices_end_in_an_error(how: Any
         trains_the_same(Mapping(how).double(), torch.randn(4, 8).double())
 
 
-class Forces(nn.Module):
-    """Forces as the derivative of an energy; its training needs second derivatives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 1)
-
-    def forward(self, places: torch.Tensor, speeds: torch.Tensor) -> torch.Tensor:
-        places.requires_grad_()
-        h = torch.tanh(self.first(torch.cat([places, speeds], 1)))
-        energy = self.last(torch.tanh(self.second(h)) + h).sum()
-        (gradient,) = torch.autograd.grad(energy, places, create_graph=True)
-        return speeds - gradient
-
-
-def test_a_derivative_by_the_input() -> None:
-    torch.manual_seed(3)
-    places, speeds = torch.randn(2, 5, 3).double()
-    trains_the_same(Forces().double(), (places, speeds))
-
-
 class Hypernetwork(nn.Module):
     """A network whose weights are changed by what another makes, and read abroad for that first."""
 

@@ -21,6 +21,8 @@ from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.moving import map_tensors
 from torch import nn
 
+from models.bank import ENTRIES
+
 WIDTH = 6
 DEVICES = 3
 CLOSE = 1e-9
@@ -219,3 +221,11 @@ def trains_the_same(
             placed.restore()
         assert same(expected, found, close) == "", f"seed {seed}"
     return why
+
+
+def of_the_bank_trains_the_same(name: str, **how: Any) -> None:
+    """Check `trains_the_same` of a model of the bank."""
+    entry = ENTRIES[name]
+    torch.manual_seed(3)
+    inputs = map_tensors(lambda t: t.double() if t.is_floating_point() else t, entry.inputs(4, 1))
+    trains_the_same(entry.build().double(), inputs, loss=entry.loss, **how)

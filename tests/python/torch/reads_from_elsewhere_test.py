@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("torch", exc_type=ImportError)
 
 import torch
-from places import trains_the_same
+from places import of_the_bank_trains_the_same, trains_the_same
 from torch import nn
-from torch.nn.utils import parametrize
 
 
 class Shared:
@@ -51,55 +50,6 @@ class Telling(nn.Module):
         for part in self.parts:
             y = x + part(y).sin()
         return y
-
-
-class Symmetric(nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.triu() + weight.triu(1).mT
-
-
-class Cached(nn.Module):
-    """Weights that are computed once for several calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
-        parametrize.register_parametrization(self.second, "weight", Symmetric())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with parametrize.cached():
-            y = self.first(self.second(x)).tanh()
-            z: torch.Tensor = self.second(self.first(self.second(y)))
-        return z
-
-
-class Leaves(nn.Module):
-    """A leaf that leaves in an object what it does not return."""
-
-    def __init__(self, shared: Shared) -> None:
-        super().__init__()
-        self.shared = shared
-        self.weight = nn.Parameter(torch.randn(8, 8) * 0.3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = (x @ self.weight).tanh()
-        for told in self.shared.told.values():
-            y = y * told + told.detach().mean()
-        self.shared.told["last"] = y.cos()
-        return y
-
-
-class Leaving(nn.Module):
-    """Parts that wait for each other by nothing but that."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = [Shared()]
-        self.parts = nn.ModuleList(Leaves(self.shared[0]) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.shared[0].told.clear()
-        return torch.stack([part(x) for part in self.parts]).sum(0)
 
 
 class Hooked(nn.Module):
@@ -150,21 +100,6 @@ class Weighted(nn.Module):
         return z
 
 
-class Batched(nn.Module):
-    """Several members at once, of an input that only the closure has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.members = nn.ModuleList(nn.Linear(8, 4) for _ in range(3))
-        self.last = nn.Linear(12, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = torch.stack([member.weight for member in self.members])
-        y = torch.vmap(lambda weight: nn.functional.linear(x, weight), out_dims=-1)(weights)
-        z: torch.Tensor = self.last(y.flatten(-2))
-        return z
-
-
 class HalfPrecision(nn.Module):
     """Asks where its input is for the autocast that some of it runs under."""
 
@@ -185,7 +120,13 @@ class HalfPrecision(nn.Module):
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("model", [Telling, Cached, Hooked, Weighted, Batched, HalfPrecision])
+@pytest.mark.parametrize("model", [Telling, Hooked, Weighted, HalfPrecision])
 def test_trains_the_same(model: type[nn.Module]) -> None:
     torch.manual_seed(3)
     trains_the_same(model().double(), torch.randn(5, 8).double())
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("name", ["cached-weights", "ensemble"])
+def test_a_model_of_the_bank_trains_the_same(name: str) -> None:
+    of_the_bank_trains_the_same(name)

@@ -63,6 +63,9 @@ class Unrecorded(nn.Module):
         ({"cluster": 4}, "cluster: expected a baechi.Cluster, a line such as .*, found int 4"),
         ({"loss": nn.MSELoss}, "loss: expected a function, found the class MSELoss"),
         ({"devices": ["cpu"]}, r"devices: 1 given \(cpu\) for a cluster of 2: give one for each"),
+        ({"devices": ["sim:0"] * 2}, "sim:0 is given for several"),
+        ({"targets": X}, "targets: .*give loss="),
+        ({"micro_batches": 3}, "3 does not divide the 2 samples"),
         ({"devices": "cpu"}, r"devices: expected a list, such as \['cpu'\], found 'cpu'"),
         ({"mini_batch": 8}, "mini_batch: place takes the mini-batch that it is given"),
         ({"threads": 0}, "threads: expected a whole number from 1 to 1024, found '0'"),
@@ -73,8 +76,13 @@ def test_options_are_checked_before_a_step_is_recorded(
     options: dict[str, Any], sentence: str
 ) -> None:
     how: dict[str, Any] = {"cluster": "2x8GiB", "devices": ["cpu"] * 2, **options}
-    with pytest.raises(baechi.InputError, match=sentence):
-        baechi.torch.place(Unrecorded(), X, **how)
+    model = Unrecorded()
+    before = dict(vars(model))
+    with pytest.raises(baechi.InputError, match=sentence) as caught:
+        baechi.torch.place(model, X, **how)
+    assert "\n" not in str(caught.value).strip()
+    assert vars(model) == before
+    assert not model._forward_pre_hooks
 
 
 def test_what_does_not_fit_is_told_once() -> None:

@@ -17,10 +17,10 @@ import baechi.torch.sim as sim
 import torch
 from places import (
     CLOSE,
-    WIDTH,
     Branches,
     loss_like,
     machine,
+    of_the_bank_trains_the_same,
     placed_at_random,
     rows,
     same,
@@ -28,7 +28,6 @@ from places import (
     trains_the_same,
 )
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from models.bank.elsewhere import Rounded
 
@@ -91,29 +90,8 @@ def test_autocast_and_gradient_scaling() -> None:
         assert steps(model, x.to("sim:0")) == pytest.approx(expected, rel=1e-2)
 
 
-class Recomputing(nn.Module):
-    """Blocks that drop their activations."""
-
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.reentrant = reentrant
-        self.stem = nn.Linear(WIDTH, WIDTH)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
-            for _ in range(2)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = x + checkpoint(block, x, use_reentrant=self.reentrant)
-        return x
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing(reentrant: bool) -> None:
-    torch.manual_seed(7)
-    trains_the_same(Recomputing(reentrant).double(), rows(1))
+def test_activation_checkpointing() -> None:
+    of_the_bank_trains_the_same("checkpointed")
 
 
 def test_weights_without_a_gradient_stay_without() -> None:
@@ -202,14 +180,15 @@ def test_a_cluster_of_a_cpu_and_an_accelerator_runs_the_kernels_of_each() -> Non
     assert same(expected, found, CLOSE) == ""
 
 
-def test_threads_that_share_a_placed_model() -> None:
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
+def test_threads_that_share_a_placed_model(stance: Any) -> None:
     plain, model = fresh().eval(), fresh().eval()
     wrong: list[int] = []
     with machine():
         placed_at_random(model, rows(1))
 
         def call(number: int) -> None:
-            with torch.no_grad():
+            with torch.no_grad(), torch.compiler.set_stance(stance):
                 found = model(rows(number)).cpu()
                 if not torch.allclose(found, plain(rows(number))):
                     wrong.append(number)

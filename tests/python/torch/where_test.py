@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -295,20 +294,6 @@ def test_an_error_in_a_forward_leaves_the_mode() -> None:
             model(rows(1, 3))
         assert _entered.by is None
         assert model(rows(1)).shape == (4, 3)
-
-
-def test_threads_call_a_placed_model_at_the_same_time() -> None:
-    model = Branches().double().eval()
-    expected = model(rows(1)).detach()
-    found: list[Any] = []
-    with machine() as devices, placed(model, devices, 3, compiled=False):
-        run = [threading.Thread(target=lambda: found.append(model(rows(1)).cpu())) for _ in "123"]
-        for thread in run:
-            thread.start()
-        for thread in run:
-            thread.join()
-    assert len(found) == 3
-    assert all(torch.allclose(each, expected) for each in found)
 
 
 def test_a_placed_model_is_copied_and_pickled() -> None:
