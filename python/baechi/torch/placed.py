@@ -241,10 +241,8 @@ class Placed:
         Homes(self.model, dict.fromkeys(was, device)).move()
 
         def again() -> None:
-            where = self._where(self._placement.homes)
             Homes(self.model, was).move()
-            self._installed = install(self.model, where, self._placement.accelerators)
-            compile_calls(self.model, self._backend)
+            self._install(self._placement.homes)
 
         return again
 

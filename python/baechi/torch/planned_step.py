@@ -60,7 +60,8 @@ class PlannedStep:
     @property
     def device_of_key(self) -> dict[str, str]:
         """The device of every call, by key."""
-        found = {key: self._device_of(op) for key, op in self.graph.operator_of.items()}
+        device_of, operators = self.plan.device_of, self.graph.operator_of
+        found = {key: _device_of(device_of, op) for key, op in operators.items()}
         return {key: device for key, device in found.items() if device is not None}
 
     @property
@@ -103,9 +104,6 @@ class PlannedStep:
             elif f"{operator}@0" in starts:
                 found[key] = [starts[f"{operator}@{m}"] for m in range(self.micro_batches)]
         return found
-
-    def _device_of(self, operator: str) -> str | None:
-        return _device_of(self.plan.device_of, operator)
 
 
 def _device_of(device_of: Mapping[str, str], operator: str) -> str | None:

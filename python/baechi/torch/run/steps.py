@@ -31,7 +31,7 @@ from baechi.torch.run.away import tensors_of
 from baechi.torch.run.backend import weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
-from baechi.torch.run.joint import Joint, NotOurs
+from baechi.torch.run.joint import Joint
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
@@ -364,6 +364,3 @@ def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
 
 def _same(a: Any, b: Any) -> bool:
     return a is b if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) else a == b
-
-
-__all__ = ["NotOurs", "Steps"]
