@@ -8,6 +8,7 @@
 #include "baechi/bounds/cut.h"
 #include "baechi/bounds/fill_drain.h"
 #include "baechi/bounds/heads_tails.h"
+#include "baechi/bounds/hub.h"
 #include "baechi/bounds/load.h"
 #include "baechi/bounds/memory_path.h"
 #include "baechi/bounds/memory_runs.h"
@@ -69,6 +70,12 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
   if (runs > strongest.count()) {
     add("memory runs", runs);
     strongest = Time(runs);
+  }
+  const bounds::Ns hub = bounds::hub(*relaxed, sharper, together, strongest.count());
+  if (hub >= bounds::kNever) return {};
+  if (hub > strongest.count()) {
+    add("hub", hub);
+    strongest = Time(hub);
   }
   const bounds::Ns cut = bounds::cut(*relaxed, sharper, strongest.count(), distances);
   if (cut >= bounds::kNever) return {};

@@ -184,6 +184,7 @@ std::optional<Relaxation> relax(const CostModel& costs) {
   relaxed.graph = &graph;
   relaxed.num_devices = cluster.num_devices();
   relaxed.transfers_queue = cluster.communication() != CommunicationMode::kParallel;
+  relaxed.queues_both_ways = cluster.communication() == CommunicationMode::kDuplex;
   for (const DeviceId device : typing.first)
     relaxed.types.push_back({0, cluster[device].capacity.count()});
   for (const std::size_t type : typing.type_of) ++relaxed.types[type].count;

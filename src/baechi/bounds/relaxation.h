@@ -34,7 +34,8 @@ using UnitId = Id<struct UnitTag>;
 struct Relaxation {
   const OpGraph* graph = nullptr;
   std::size_t num_devices = 0;
-  bool transfers_queue = false;  // several tensors to one device come one after the other
+  bool transfers_queue = false;   // several tensors to one device come one after the other
+  bool queues_both_ways = false;  // what a device receives does not wait for what it sends
   std::vector<DeviceType> types;
   std::vector<Ns> k;      // [op * types + type]: kNever where it may not run
   std::vector<Ns> k_min;  // [op]: over the types
