@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baechi import _core
 from baechi.notebook import timeline
@@ -25,10 +25,11 @@ def on_one_device(plan: _core.Plan) -> str:
     row = next((each for each in plan.methods if each.method == "single"), None)
     if row is not None:
         return no_room if row.makespan_ns is None else in_time(row.makespan_ns)
+    graph, how = plan.graph, dict[str, Any](order=plan.order)
+    if plan.replicas > 1:  # of which one device needs one
+        graph, how = plan.micro_batch_graph, {"micro_batches": plan.micro_batches * plan.replicas}
     try:
-        single = place_graph(
-            plan.graph, plan.cluster, "single", order=plan.order, bounds=False, suggest=False
-        )
+        single = place_graph(graph, plan.cluster, "single", bounds=False, suggest=False, **how)
     except DoesNotFit:
         return no_room
     return in_time(single.makespan_ns)
@@ -103,8 +104,9 @@ def summary(
         for device in plan.cluster.devices
     ]
     gap = "" if plan.gap is None else f", {_core.at_most_above(plan.gap, 'the best possible')}"
+    replicas = f" in {plan.replicas} replicas" if plan.replicas > 1 else ""
     above = (
-        f"{name} on {used} of {len(counts)} devices: a step is predicted to take "
+        f"{name} on {used} of {len(counts)} devices{replicas}: a step is predicted to take "
         f"{in_time(plan.makespan_ns)}{gap}; on one device: {alone or on_one_device(plan)}"
     )
     return Summary([above], rows, [f"limited by {limited_by(plan)}"], plan)

@@ -49,7 +49,7 @@ class PlannedStep:
     step: Step
     graph: StepGraph
     devices: tuple[torch.device, ...]  # where each of the cluster's devices is
-    micro_batches: int = 1
+    micro_batches: int = 1  # of all replicas
     held: bool = True  # there is room for the gradients of the step before
 
     @property
@@ -61,7 +61,7 @@ class PlannedStep:
     def device_of_key(self) -> dict[str, str]:
         """The device of every call, by key."""
         device_of, operators = self.plan.device_of, self.graph.operator_of
-        found = {key: _device_of(device_of, op) for key, op in operators.items()}
+        found = {key: device_in(device_of, op) for key, op in operators.items()}
         return {key: device for key, device in found.items() if device is not None}
 
     @property
@@ -102,11 +102,13 @@ class PlannedStep:
             if operator in starts:
                 found[key] = [starts[operator]]
             elif f"{operator}@0" in starts:
-                found[key] = [starts[f"{operator}@{m}"] for m in range(self.micro_batches)]
+                parts = range(self.plan.micro_batches)
+                found[key] = [starts[f"{operator}@{m}"] for m in parts]
         return found
 
 
-def _device_of(device_of: Mapping[str, str], operator: str) -> str | None:
+def device_in(device_of: Mapping[str, str], operator: str) -> str | None:
+    """Return the device of an operator, which a plan may have once for each micro-batch."""
     return device_of.get(operator, device_of.get(f"{operator}@0"))
 
 
@@ -115,7 +117,7 @@ def homes_of(plan: Plan, step: Step) -> dict[str, str]:
     device_of, found = plan.device_of, {}
     for one in step.inputs:
         if one.kind in ("weight", "buffer"):
-            found[one.name] = _device_of(device_of, one.operator)
+            found[one.name] = device_in(device_of, one.operator)
     for other, first in step.tied.items():
         if first in found:
             found[other] = found[first]
@@ -206,7 +208,7 @@ def cluster_for(asked: Request) -> Cluster:
 def _counts(asked: Request) -> list[int]:
     """Return the numbers of micro-batches to plan for."""
     if asked.plan is not None:
-        return [asked.plan.micro_batches]
+        return [asked.plan.micro_batches * asked.plan.replicas]
     if asked.micro_batches is None:
         return [1]
     samples = samples_in(asked.example_inputs, "example_inputs", asked.targets)
@@ -261,7 +263,16 @@ def graph_for(
         held=held,
         micro_batches=count,
         calls=asked.micro_batches is None,
+        last_apart=_is_last_apart(asked),
     )
+
+
+def _is_last_apart(asked: Request) -> bool:
+    """Return whether what ends a step has operators of its own; replicas do that where they are."""
+    if asked.plan is None:
+        return not asked.has_replicas
+    ends = f":{SUM}", f":{WRITE}"
+    return any(name.endswith(ends) for name in asked.plan.device_of)
 
 
 @stage("planning")

@@ -46,13 +46,20 @@ class Request:
         check_called_with(self.model, self.example_inputs)
         check_costs(self.costs)
         updates_of(self.optimizer)
-        if self.plan is not None and plan_given(self.plan).replicas > 1:
-            raise InputError("plan: a placed model runs one replica, and the plan has more")
+        if self.plan is not None:
+            plan_given(self.plan)
         if self.targets is not None and self.loss is None:
             raise InputError(
                 "targets: they are what a loss compares with: give loss=, or leave targets to a "
                 "model that returns its own loss"
             )
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether several copies of a placement may share a step."""
+        if self.plan is not None:
+            return self.plan.replicas > 1
+        return str(self.search.options.get("replicas", 1)) != "1"
 
 
 _COSTS = ("estimate", "measure")

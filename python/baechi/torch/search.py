@@ -59,8 +59,6 @@ class Search:
             )
         if self.paper and self.recompute == "all":
             raise InputError("recompute: it is beyond the paper: leave out one of the two")
-        if str(self.options.get("replicas", 1)) != "1":
-            raise InputError("replicas: a placed model runs one: give them to baechi.place_graph")
         check_options("place", {"method": self.method, **self.options}, _OWN)
 
     @property

@@ -136,7 +136,8 @@ def test_what_does_not_fit_is_not_mended(twice: StepGraph) -> None:
         ({"nodes": 0, "paper": True}, "a number from 1 up"),
         ({"recompute": "all", "paper": True}, "beyond the paper"),
         ({"micro_batches": 2, "paper": True}, "beyond the paper"),
-        ({"micro_batches": 2, "replicas": 2}, "a placed model runs one"),
+        ({"micro_batches": 2, "replicas": 2, "paper": True}, "beyond the paper"),
+        ({"replicas": 2}, "2 does not divide the number of micro-batches, 1"),
     ],
 )
 def test_what_models_are_not_planned_with_is_refused(options: dict[str, Any], says: str) -> None:

@@ -7,7 +7,9 @@ What a case returns it leaves in the folder. A case's model is trained by `alone
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
+import random
 import signal
 import sys
 import time
@@ -21,7 +23,9 @@ from typing import Any
 import baechi.torch
 import baechi.torch.sim as sim
 import torch
+from baechi.torch.program import Run, parse
 from baechi.torch.ranks import placing as planning
+from baechi.torch.ranks import transport
 from step_models import Convolutions, Tied, Twice
 from torch import distributed, nn
 
@@ -61,6 +65,17 @@ class Words(nn.Module):
         return found
 
 
+class Drops(nn.Module):
+    """Random numbers, which the gradient shows: half of the inputs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x * self.weight, 0.5, self.training)
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, placed at random, and how it is trained."""
@@ -73,6 +88,8 @@ class Case:
     targets: Callable[[], Any] = lambda: None
     sizes: tuple[int, ...] = ()  # of the mini-batches, by default that of the example
     accumulate: bool = False
+    replicas: int = 1  # which the best plan found has, on devices of so much memory
+    memory: str = "1GiB"
 
 
 def mean_square(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -95,9 +112,18 @@ CASES = {
     "smaller": Case(Frozen, rows(8, 6), 4, 4, mean_square, rows(8, 3), (8, 7, 8)),
     "accumulated": Case(Frozen, rows(8, 6), 2, 5, mean_square, rows(8, 3), accumulate=True),
 }
+CASES |= {
+    "copies": dataclasses.replace(CASES["twice"], replicas=2),
+    "copied words": dataclasses.replace(CASES["words"], replicas=2),
+    "copied parts": dataclasses.replace(CASES["tied"], replicas=2, memory="6KiB"),
+    "copied branches": dataclasses.replace(
+        CASES["smaller"], replicas=2, memory="4KiB", sizes=(8, 4, 8, 8), accumulate=True
+    ),
+}
 
 
 RESUMED = dataclasses.replace(CASES["tied"], seed=5)
+COPIES = dataclasses.replace(CASES["copied parts"], seed=5)
 
 
 def built(case: Case) -> tuple[nn.Module, Any, Any]:
@@ -124,14 +150,17 @@ def train(case: Case, model: nn.Module, step: Callable[[Any, Any], Any], batch: 
 
 
 def alone(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Train in this process, one micro-batch after the other."""
+    """Train in this process, one micro-batch after the other.
+
+    Buffers go on from those behind the micro-batches of the first replica.
+    """
     model, *batch = built(case)
     total = next(iter(tensors(batch[0]))).shape[0]
     size = total // case.micro_batches
 
     def step(inputs: Any, targets: Any) -> float:
         count = next(iter(tensors(inputs))).shape[0]
-        found = 0.0
+        found, buffers = 0.0, {}
         for begin in range(0, count, size):
             end = min(begin + size, count)
             part = {k: v[begin:end] for k, v in inputs.items()} if isinstance(inputs, dict) else ()
@@ -140,6 +169,10 @@ def alone(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
             loss = case.loss(output, *([] if targets is None else [targets[begin:end]]))
             (loss * ((end - begin) / count)).backward()
             found += loss.item() * (end - begin) / count
+            if end == count // case.replicas:
+                buffers = {name: t.clone() for name, t in model.named_buffers()}
+        for name, value in buffers.items():
+            model.get_buffer(name).copy_(value)
         return found
 
     losses = train(case, model, step, batch)
@@ -157,37 +190,61 @@ def named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def placed_at_random(case: Case, model: nn.Module, batch: Any, **options: Any) -> Any:
     count = distributed.get_world_size() if distributed.is_initialized() else 2
+    found: dict[str, Any] = {"method": "random"}
+    if case.replicas > 1 and options.get("ranks", True):
+        found = {"replicas": case.replicas, "budget": "300ms"}
     return baechi.torch.place(
         model,
         batch[0],
-        f"{count}x1GiB",
+        f"{count}x{case.memory}",
         loss=case.loss,
         targets=batch[1],
         micro_batches=case.micro_batches,
-        method="random",
         seed=case.seed,
         bounds=False,
-        **{"devices": ["cpu"] * count, **options},
+        **{"devices": ["cpu"] * count, **found, **options},
     )
 
 
 def own(placed: Any) -> dict[str, torch.Tensor]:
-    here = placed.planned.names[placed.rank]
+    here = placed.planned.names[placed.processes.part]
     where = placed.weight_devices
     return {n: t.detach().clone() for n, t in named(placed.model) if where[n] == here}
 
 
 def over_ranks(name: str) -> Any:
-    """Train a case; what others have takes no memory."""
+    """Train a case; what others have takes no memory, and replicas are never in step."""
     case = CASES[name]
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch)
+    assert placed.plan.replicas == case.replicas
+    if case.replicas > 1:
+        delay(distributed.get_rank())
     losses = train(case, model, placed.step, batch)
+    for program in placed._steps.texts:
+        assert str(parse(str(program), program.table)) == str(program)
+        names = [one.name for one in program.code if isinstance(one, Run)]
+        if case.memory != "1GiB":  # several devices, one of which reduces before the other ends
+            behind = names[min(names.index(n) for n in names if n.endswith(":reduce")) :]
+            assert not all(name.endswith((":reduce", ":sums")) for name in behind)
     mine = own(placed)
     others = [t for n, t in named(model) if n not in mine]
     assert all(t.untyped_storage().nbytes() <= 16 for t in others)
     assert all(t.isnan().all() for t in others if t.is_floating_point())
     return losses, mine, torch.rand(2)
+
+
+def delay(seed: int) -> None:
+    """Have every message of this process wait a moment, as if devices were slow."""
+    drawn = random.Random(seed)
+    for name in ("send", "expect", "take", "reduce", "reduced"):
+        known = getattr(transport.Transport, name)
+
+        def late(*given: Any, known: Any = known) -> Any:
+            time.sleep(drawn.choice([0, 0, 0.003, 0.02]))
+            return known(*given)
+
+        setattr(transport.Transport, name, late)
 
 
 def said_by(function: Callable[[], Any]) -> str:
@@ -250,9 +307,54 @@ def faults(_: Path) -> dict[str, str]:
     return said
 
 
-def infinite(_: Path) -> Any:
+def copied_faults(_: Path) -> dict[str, str]:
+    """Return what is said of replicas, and loss and norm of a step."""
+    rank, said = distributed.get_rank(), {}
+    case = dataclasses.replace(CASES["copied branches"], micro_batches=2)
+    model, *batch = built(case)
+
+    def placed_with(replicas: int, **options: Any) -> Any:
+        return said_by(lambda: placed_at_random(case, model, batch, replicas=replicas, **options))
+
+    said["differ"] = placed_with(1 + rank % 2)
+    said["odd"] = placed_with(3)
+    said["alone"] = placed_with(2, ranks=False)
+    with torch.device("meta"):
+        empty = Frozen().double()
+    state = {name: value + rank // 2 for name, value in model.state_dict().items()}
+    said["values"] = said_by(lambda: placed_at_random(case, empty, batch, weights=state))
+    placed = placed_at_random(case, model, batch)
+    by_plan = placed_at_random(case, built(case)[0], batch, plan=placed.plan)
+    said["shown"] = f"{by_plan!r}\n{by_plan}"
+    words, *given = built(COPIES)
+    broken = placed_at_random(COPIES, words, given)
+    tokens = given[0] + 11 * (torch.arange(8) >= 4).long()[:, None]  # the second replica's
+    said["raises"] = said_by(lambda: broken.step(tokens, given[1]))
+    words.zero_grad()
+    said["again"] = str(broken.step(*given).item())
+    said["smaller"] = said_by(lambda: placed.step(*(part[:7] for part in batch)))
+    said["step"] = str(by_plan.step(*batch).item())
+    said["norm"] = str(by_plan.clip_grad_norm_(0.5).item())
+    return said
+
+
+def dropped(_: Path) -> torch.Tensor:
+    """Return the gradient of two replicas that draw numbers for equal inputs."""
+    case = Case(Drops, lambda: torch.ones(2, 64).double(), 2, loss=torch.Tensor.sum, replicas=2)
+    model, *batch = built(case)
+    placed_at_random(case, model, batch).step(batch[0])
+    gradient = next(model.parameters()).grad
+    assert gradient is not None
+    return gradient
+
+
+def copied_infinite(folder: Path) -> Any:
+    return infinite(folder, replicas=2)
+
+
+def infinite(_: Path, replicas: int = 1) -> Any:
     """Return scale and weights of training with infinities that one rank has."""
-    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
+    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3), replicas=replicas)
     model, x, targets = built(case)
     placed = placed_at_random(case, model, (x, targets))
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -270,9 +372,12 @@ def infinite(_: Path) -> Any:
     return scales, own(placed)
 
 
-def checkpointed(folder: Path) -> Any:
+def copied_checkpoint(folder: Path) -> Any:
+    return checkpointed(folder / "copied", COPIES)
+
+
+def checkpointed(folder: Path, case: Case = RESUMED) -> Any:
     """Save behind a step, go on; with a part of the ranks' memory from a file, and by states."""
-    case = RESUMED
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -292,10 +397,16 @@ def checkpointed(folder: Path) -> Any:
     return [*losses, *(stepped(again, fresh, batch) for _ in range(2))], state
 
 
-def simulated(_: Path) -> Any:
+def copied_simulated(folder: Path) -> Any:
+    return simulated(folder, "copied words")
+
+
+def simulated(_: Path, name: str = "words") -> Any:
     """Train on a simulated device in each process; return its peak beside what is said of it."""
     sim.configure(devices=1, memory="1GiB")
-    case = CASES["words"]
+    case = CASES[name]
+    gc.collect()
+    before = sim.memory_allocated(0)  # of earlier cases
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch, devices=None)
     peaks = []
@@ -303,7 +414,7 @@ def simulated(_: Path) -> Any:
     def step(*given: Any) -> torch.Tensor:
         sim.reset_peak_memory_stats(0)
         loss: torch.Tensor = placed.step(*given)
-        peaks.append(sim.max_memory_allocated(0))
+        peaks.append(sim.max_memory_allocated(0) - before)
         return loss
 
     losses = train(case, model, step, batch)

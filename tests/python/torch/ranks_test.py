@@ -14,8 +14,16 @@ import rank_cases
 import torch
 from rank_runs import ended, run, started
 
-_WORLDS = {2: ["twice", "images", "words", "smaller"], 3: ["tied", "accumulated"]}
-_MORE = {2: ["faults", "infinite", "checkpointed", "simulated"]}
+_WORLDS = {
+    2: ["twice", "images", "words", "smaller", "copies"],
+    3: ["tied", "accumulated"],
+    4: ["copied parts", "copied branches"],
+}
+_ALONE = ["faults", "infinite", "checkpointed", "simulated"]
+_MORE = {
+    2: [*_ALONE, "copied_infinite", "dropped", "copied_simulated"],
+    4: ["copied_faults", "copied_checkpoint"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +40,8 @@ def found(folder: Path, name: str) -> list[Any]:
 
 @pytest.mark.parametrize(("count", "name"), [(n, name) for n, ns in _WORLDS.items() for name in ns])
 def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, name: str) -> None:
-    losses, weights = rank_cases.alone(rank_cases.CASES[name])
+    case = rank_cases.CASES[name]
+    losses, weights = rank_cases.alone(case)
     ranks = found(folder, name)
     assert len(ranks) == count
     seen: list[str] = []
@@ -42,14 +51,15 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
         for key, weight in mine.items():
             torch.testing.assert_close(weight, weights[key], rtol=1e-7, atol=1e-7)
         seen += mine
-    assert sorted(seen) == sorted(weights)
+    assert sorted(seen) == sorted([*weights] * case.replicas)
 
 
-def test_simulated_devices_hold_what_is_said_of_them(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["simulated", "copied_simulated"])
+def test_simulated_devices_hold_what_is_said_of_them(folder: Path, name: str) -> None:
     losses, _ = rank_cases.alone(rank_cases.CASES["words"])
-    for told, peak, said in found(folder, "simulated"):
+    for told, peak, said in found(folder, name):
         assert told == pytest.approx(losses, rel=1e-9)
-        assert said == pytest.approx(peak, abs=8 << 10)  # small tensors of the interpreter
+        assert said == pytest.approx(peak, abs=512)  # a number that is added to another
 
 
 _SAID = {  # on both ranks
@@ -88,17 +98,38 @@ FROZEN = rank_cases.Case(
 )
 
 
-def test_the_norm_is_that_of_all_gradients(folder: Path) -> None:
+def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path) -> None:
+    for said in found(folder, "copied_faults"):
+        assert "do not have the same replicas: 1 and 2" in said["differ"]
+        assert "replicas: 3 do not divide the 4 processes" in said["odd"]
+        assert "start as many as the cluster has devices by torchrun" in said["alone"]
+        assert "weights: ranks 0 and 2 have other values of 'left.weight'" in said["values"]
+        assert "of 4, in 2 replicas" in said["shown"]
+        assert "Frozen on 4 of 4 devices in 2 replicas: a step" in said["shown"]
+        assert "index out of range" in said["raises"]
+        assert float(said["again"]) == pytest.approx(rank_cases.alone(rank_cases.COPIES)[0][0])
+        assert "7 samples are 2 micro-batches, the last of 3" in said["smaller"]
+
+
+def test_replicas_draw_other_random_numbers(folder: Path) -> None:
+    first, other = found(folder, "dropped")
+    assert torch.equal(first, other)
+    assert set(first.tolist()) == {0.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize("name", ["faults", "copied_faults"])
+def test_the_norm_is_that_of_all_gradients(folder: Path, name: str) -> None:
     model, x, targets = rank_cases.built(FROZEN)
     loss = rank_cases.mean_square(model(x), targets)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    said = found(folder, "faults")[0]
-    assert float(said["step"]) == pytest.approx(loss.item())
-    assert float(said["norm"]) == pytest.approx(norm.item())
+    for said in found(folder, name):
+        assert float(said["step"]) == pytest.approx(loss.item())
+        assert float(said["norm"]) == pytest.approx(norm.item())
 
 
-def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path) -> None:
+@pytest.mark.parametrize("name", ["infinite", "copied_infinite"])
+def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path, name: str) -> None:
     model, x, targets = rank_cases.built(FROZEN)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
@@ -106,23 +137,28 @@ def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path) -> N
         optimizer.step()
         optimizer.zero_grad()
     expected = dict(rank_cases.named(model))
-    for scales, mine in found(folder, "infinite"):
+    for scales, mine in found(folder, name):
         assert scales == [8.0, 4.0, 4.0]
         for name, weight in mine.items():
             torch.testing.assert_close(weight, expected[name].detach())
 
 
-def test_a_checkpoint_is_gone_on_from_by_other_placements_and_in_one_process(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "inside"), [("checkpointed", "checkpoint"), ("copied_checkpoint", "copied/checkpoint")]
+)
+def test_a_checkpoint_is_gone_on_from_by_other_placements_and_in_one_process(
+    folder: Path, name: str, inside: str
+) -> None:
     """Optimizer's state included; a model on the meta device takes its weights from it."""
     case = rank_cases.RESUMED
     torch.manual_seed(3)
     model, batch = case.model().double(), rank_cases.built(case)[1:]
     placed = rank_cases.placed_at_random(case, model, batch, ranks=False)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    placed.load(folder / "checkpoint", optimizer=optimizer)
+    placed.load(folder / inside, optimizer=optimizer)
     loaded = {name: weight.clone() for name, weight in model.state_dict().items()}
     losses = [rank_cases.stepped(placed, optimizer, batch) for _ in range(2)]
-    for told, state in found(folder, "checkpointed"):
+    for told, state in found(folder, name):
         assert told == pytest.approx(losses * 3, rel=1e-9)
         assert state.keys() == loaded.keys()
         assert all(torch.equal(value, loaded[name]) for name, value in state.items())

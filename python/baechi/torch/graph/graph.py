@@ -62,6 +62,7 @@ def graph_of(
     micro_batches: int = 1,
     calls: bool = False,
     together: Mapping[str, str] | None = None,
+    last_apart: bool = True,
 ) -> StepGraph:
     """Return the graph of a step of one micro-batch.
 
@@ -76,6 +77,7 @@ def graph_of(
         calls: Forward and backward are two calls: nothing of the backward begins before its own,
             and the loss is computed on the first device of the cluster, where outputs come back.
         together: The group that a call is in beside its weights', by its key.
+        last_apart: What follows the calls of the last micro-batch is in operators of its own.
 
     """
     if granularity not in GRANULARITIES:
@@ -88,7 +90,7 @@ def graph_of(
     if granularity == "module":
         together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
-        step, costs, kinds, updates, together or {}, held, micro_batches, calls, first
+        step, costs, kinds, updates, together or {}, held, micro_batches, calls, first, last_apart
     ).build()
 
 
@@ -106,6 +108,7 @@ class _Assembly:
         micro_batches: int,
         calls: bool,
         first: str | None,
+        last_apart: bool,
     ) -> None:
         self._first = first
         self._step, self._costs = step, costs
@@ -113,7 +116,7 @@ class _Assembly:
         self._updated_by = list(kinds)
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
-        self._last_apart = micro_batches > 1 and STORE not in kinds
+        self._last_apart = last_apart and micro_batches > 1 and STORE not in kinds
         self._builder = GraphBuilder("step")
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
         self._name: dict[fx.Node, str] = {}  # of the operators that were added

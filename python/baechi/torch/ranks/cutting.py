@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from baechi._core import InputError
-from baechi.torch.program import Free, Program, Run, Send, Slot, Wait
+from baechi.torch.program import Free, Program, Run, Send, Slot, Wait, reductions
 from baechi.torch.program.instructions import HOST, Instruction, mapped, reads_of, slots_in
 from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.transport import Message, Transport
+from baechi.torch.ranks.transport import Bucket, Message, Transport
 
 EVERYWHERE = -2  # of a value that every rank has: what it is called with, and numbers
 
@@ -31,7 +31,7 @@ class Part:
 
 
 def part_of(program: Program, rank: int, everywhere: Collection[str], processes: Processes) -> Part:
-    """Return a rank's part; ``everywhere`` are the inputs that all ranks have."""
+    """Return the part of a rank of the first replica; all have the inputs ``everywhere``."""
     return _Cut(program, rank, set(everywhere), processes).part()
 
 
@@ -40,10 +40,14 @@ class _Cut:
         self, program: Program, rank: int, everywhere: set[str], processes: Processes
     ) -> None:
         self.program, self.rank = program, rank
-        self.messages: list[Message] = []
+        self.ranks = processes.replicas.of_parts(processes.replica)
+        self.messages: list[Message | Bucket] = []
         self.transport = made = Transport(processes, self.messages)
         self.send_, self.expect, self.take, self.gone = made.send, made.expect, made.take, made.gone
+        self.functions = {reductions.begin: made.reduce, reductions.end: made.reduced}
+        self.bucket: dict[int, int] = {}  # its place among the messages
         self.table = (*program.table, self.send_, self.expect, self.take, self.gone)
+        self.table += tuple(self.functions.values())
         self.where: dict[str, int] = {}  # the rank that has a value
         for slot in program.inputs:
             self.where[slot.name] = EVERYWHERE if slot.name in everywhere else slot.device or 0
@@ -110,7 +114,20 @@ class _Cut:
             device = HOST if call.device == HOST else 0
             parts = (call.args, call.kwargs, call.out)
             args, kwargs, out = (mapped(part, self.local) for part in parts)
-            self.code.append(replace(call, args=args, kwargs=kwargs, out=out, device=device))
+            target = self.functions.get(call.target, call.target)
+            if call.target is reductions.begin:
+                self.bucket[args[0]] = len(self.messages)
+                self.messages.append(Bucket(call.name, [self.gradient(slot) for slot in args[1:]]))
+            if target is not call.target:
+                args = self.bucket[args[0]], *args[1:]
+            rest = {"args": args, "kwargs": kwargs, "out": out, "device": device}
+            self.code.append(replace(call, target=target, **rest))
+
+    def gradient(self, slot: Slot) -> Message:
+        own = self.ranks[self.rank]
+        if slot.like is None:
+            raise InputError(f"{slot.name}: replicas cannot add up sparse gradients")
+        return Message(slot, own, own)
 
     def send(self, send: Send) -> None:
         source, out = send.source, send.out
@@ -120,7 +137,7 @@ class _Cut:
         way = self.ways.setdefault((source.device, out.device), [])
         sent = _Sent(send, None)
         if target != owner and owner != EVERYWHERE:
-            message = Message(source, owner, target)
+            message = Message(source, self.ranks[owner], self.ranks[target])
             if source.like is None:
                 raise InputError(
                     f"{source.name} cannot be sent from rank {owner} to rank {target}: only plain "
@@ -142,7 +159,7 @@ class _Cut:
         """Wait for a copy, and for all that were sent before it on the same way."""
         place, last = self.number_of[wait.slot.name]
         way = self.ways[last.send.source.device, wait.slot.device]
-        leaves = wait.device != wait.slot.device
+        leaves, own = wait.device != wait.slot.device, self.ranks[self.rank]
         for sent in way[: place + 1]:
             out = sent.send.out
             if sent.number is None:
@@ -151,10 +168,10 @@ class _Cut:
                     self.code.append(Wait(self.local(out), device))
                 continue
             message = self.messages[sent.number]
-            if leaves and message.source == self.rank and not sent.left:
+            if leaves and message.source == own and not sent.left:
                 sent.left = True
                 self.call(self.gone, (sent.number,), None, message)
-            elif not leaves and message.target == self.rank and not sent.arrived:
+            elif not leaves and message.target == own and not sent.arrived:
                 sent.arrived = True
                 self.call(self.take, (sent.number,), self.local(out), message)
 

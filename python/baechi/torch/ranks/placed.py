@@ -12,8 +12,10 @@ from baechi._core import InputError
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
+from baechi.torch.program.reductions import REDUCE
 from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.replicas import buckets_of
 from baechi.torch.ranks.states import RankStates
 from baechi.torch.ranks.steps import RankPlacement, RankSteps
 from baechi.torch.ranks.weights import Guard, RankWeights
@@ -31,7 +33,7 @@ class RankPlaced(RankStates):
     def _install(self, homes: dict[str, int]) -> None:
         """Keep the weights of this rank, and have steps run its part."""
         model, processes = self.model, self.processes
-        weights = self._weights = RankWeights(model, homes, processes.rank)
+        weights = self._weights = RankWeights(model, homes, processes.part)
         weights.settle(processes.device)
         self._guard = Guard(model)
         name = type(model).__name__
@@ -51,6 +53,8 @@ class RankPlaced(RankStates):
         placement = self._placement
         assert isinstance(placement, RankPlacement)
         placement.weights = self._weights
+        placement.buckets = buckets = buckets_of(self.planned)
+        placement.starts |= {f"{name}:{REDUCE}": [start] for name, (start, _) in buckets.items()}
         samples = samples_in(self.asked.example_inputs, "example_inputs", self.asked.targets)
         count = self.planned.micro_batches
         steps = RankSteps(self.model, self.asked.loss, placement, count, samples)
@@ -74,7 +78,7 @@ class RankPlaced(RankStates):
         assert isinstance(self._steps, RankSteps)
         if not self._steps.last:
             return dict(self.plan.run_peaks or self.plan.peaks)
-        found = self._steps.peaks(updates_of(self.asked.optimizer).state)
+        found = self._steps.peaks(updates_of(self.asked.optimizer).kept)
         return dict(zip(self.planned.names, found, strict=True))
 
     @property
@@ -91,7 +95,8 @@ class RankPlaced(RankStates):
         norm = float(torch.nn.utils.get_total_norm([w.grad for w in mine], norm_type))
         with self.processes.agreeing("clip gradients") as facts:
             facts["norm"] = f"{float(max_norm)} {float(norm_type)}"
-        found = [each[0] for each in self.processes.numbers([norm], "clip gradients")]
+        norms = self.processes.numbers([norm], "clip gradients")  # those of the first replica
+        found = [norms[rank][0] for rank in sorted(set(self.processes.replicas.part))]
         wrong = [rank for rank, each in enumerate(found) if not math.isfinite(each)]
         if error_if_nonfinite and wrong:
             raise RankError(f"the norm of the gradients of rank {wrong[0]} is {found[wrong[0]]}")
@@ -115,7 +120,9 @@ class RankPlaced(RankStates):
 
     def __repr__(self) -> str:
         name, count = type(self.model).__name__, self.processes.count
-        return f"<Placed {name} over ranks, {self.rank} of {count}>"
+        replicas = self.processes.replicas.count
+        more = f", in {replicas} replicas" if replicas > 1 else ""
+        return f"<Placed {name} over ranks, {self.rank} of {count}{more}>"
 
 
 def _total(norms: list[float], norm_type: float) -> float:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from baechi.torch.planned_step import PlannedStep, cluster_for, planned
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
+from baechi.torch.ranks.replicas import Replicas
 from baechi.torch.ranks.values import facts_of, sum_of
 from baechi.torch.request import Request
 from baechi.torch.weights.made import make_weights
@@ -34,6 +36,11 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
     if ranks not in ("auto", True, False):
         raise InputError(f"ranks is 'auto', True or False, not {ranks!r}")
     count = world_size() if ranks else 1
+    if count == 1 and asked.has_replicas:
+        raise InputError(
+            "replicas: each device of each replica is a process of its own: start as many as the "
+            "cluster has devices by torchrun --nproc-per-node N train.py"
+        )
     if count == 1:
         if ranks is True:
             raise InputError(
@@ -41,7 +48,11 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
                 "train.py, or call torch.distributed.init_process_group"
             )
         return None
-    cluster = cluster_for(asked)
+    cluster, replicas = cluster_for(asked), str(asked.search.options.get("replicas", 1))
+    if replicas.isdigit() and count % max(int(replicas), 1):
+        raise InputError(
+            f"replicas: {replicas} do not divide the {count} processes: each has as many of them"
+        )
     if store_of(cluster) is not None:
         raise InputError(
             f"cluster: a host keeps weights for one process, and there are {count}: name a cluster "
@@ -99,13 +110,28 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
         facts["plan"] = digest(str(sorted(found.starts.items())))
         index = {name: i for i, name in enumerate(found.names)}
-        own = [name for name, home in found.homes.items() if index[home] == processes.rank]
+        replicas = Replicas.of(plan)
+        part = replicas.part[processes.rank]
+        own = [name for name, home in found.homes.items() if index[home] == part]
         make_weights(asked.model, asked.weights, dict.fromkeys(own, processes.device), own=own)
+        values = {n: sum_of(t) for n, t in named_tensors(asked.model) if n in own}
+    if replicas.count > 1:
+        processes.divide(replicas)
+        _check_alike(processes, values)
     return RankPlaced(found, asked, processes)
 
 
+def _check_alike(processes: Processes, values: Mapping[str, int]) -> None:
+    """Raise InputError on all ranks unless those with the same weights begin with the same."""
+    found = processes.gathered(values)
+    for rank, part in enumerate(processes.replicas.part):
+        if other := next((n for n, known in found[part].items() if found[rank][n] != known), None):
+            raise InputError(f"weights: ranks {part} and {rank} have other values of {other!r}")
+
+
 def _texts_of(plan: Plan) -> tuple[str, str, int]:
-    return plan.to_json(), plan.micro_batch_graph.to_json(), plan.micro_batches
+    count = plan.micro_batches * plan.replicas
+    return plan.to_json(), plan.micro_batch_graph.to_json(), count
 
 
 def _facts(asked: Request) -> dict[str, str]:
@@ -117,6 +143,7 @@ def _facts(asked: Request) -> dict[str, str]:
         "shapes of the example": facts_of((asked.example_inputs, asked.targets), with_values=False),
         "plan": str(plan),
         "micro_batches": str(asked.micro_batches),
+        "replicas": str(asked.search.options.get("replicas", 1)),
         "model": f"{type(asked.model).__name__}, training: {asked.model.training}",
     }
     for name, weight in named_tensors(asked.model):

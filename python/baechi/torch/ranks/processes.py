@@ -19,6 +19,7 @@ from torch import distributed
 from baechi._core import InputError
 from baechi.torch.private import group_timeout
 from baechi.torch.ranks.errors import RankError, Told, difference, digest, one_line
+from baechi.torch.ranks.replicas import Replicas
 
 _WORDS = 4  # of a digest that are compared, each of 56 bits
 
@@ -53,8 +54,20 @@ class Processes:
         timeout = group_timeout()
         # Of our own: what the user's code does with its groups stays in order beside it.
         self.group: Any = distributed.new_group(backend="gloo", timeout=timeout)
+        self.replicas = Replicas([0] * self.count, [*range(self.count)])
+        self.part, self.replica = self.rank, 0
+        self.alike: Any = None  # those that run the same part
         self.failed = ""  # why nothing more can run
         _known.append(self)
+
+    def divide(self, replicas: Replicas) -> None:
+        """Be several replicas; groups of their own add up gradients."""
+        self.replicas = replicas
+        self.part, self.replica = replicas.part[self.rank], replicas.number[self.rank]
+        for part in sorted(set(replicas.part)):
+            ranks = [rank for rank, other in enumerate(replicas.part) if other == part]
+            made = distributed.new_group(ranks, backend="gloo", timeout=group_timeout())
+            self.alike = made if self.part == part else self.alike
 
     def gathered(self, mine: Any) -> list[Any]:
         """Return what every rank has."""
@@ -78,6 +91,14 @@ class Processes:
                 lambda: distributed.broadcast(flat, rank, group=self.group), "gather a state"
             )
         return tensor
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """Have a tensor be as the first replica has it."""
+        host = tensor.detach().to("cpu", copy=True).contiguous()
+        self._talk(
+            lambda: distributed.broadcast(host, self.part, group=self.alike), "share buffers"
+        )
+        tensor.data.copy_(host)
 
     def numbers(self, mine: list[float], what: str) -> list[list[float]]:
         """Return a few numbers of every rank."""
@@ -169,8 +190,9 @@ class Processes:
             return
         self.failed = "the process is ending"
         with contextlib.suppress(ValueError):  # the user's code has left all groups
-            distributed.destroy_process_group(self.group)
-        self.group = None  # the last who holds it closes its connections
+            for group in (self.group, self.alike) if self.alike else (self.group,):
+                distributed.destroy_process_group(group)
+        self.group = self.alike = None  # the last who holds one closes its connections
         if self._has_begun:
             distributed.destroy_process_group()
 

@@ -35,6 +35,10 @@ class RankStates(Placed):
         return {name: known[id(t)] for name, t in state.items() if id(t) in known}
 
     def _is_here(self, name: str) -> bool:
+        return self._owner_of[name] == self.processes.part
+
+    def _is_told(self, name: str) -> bool:
+        """Tell whether others have it from this rank: it is here, and of the first replica."""
         return self._owner_of[name] == self.processes.rank
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,7 +67,7 @@ class RankStates(Placed):
     def optimizer_state_dict(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the state of an optimizer by names, on the host of every rank."""
         with self.processes.agreeing("gather the state of an optimizer") as facts:
-            mine = named_state.named_state(self.model, optimizer, self._is_here)
+            mine = named_state.named_state(self.model, optimizer, self._is_told)
             facts["groups of parameters"] = _digest(mine["param_groups"])
 
         def told(value: Any) -> Any:
@@ -106,12 +110,12 @@ class RankStates(Placed):
             state = self._guard.state_of(self.model)
             checkpoint.check_can_be_written(path, state)
             if optimizer is not None:
-                kept = named_state.named_state(self.model, optimizer, self._is_here)
+                kept = named_state.named_state(self.model, optimizer, self._is_told)
                 facts["groups of parameters"] = _digest(kept["param_groups"])
         with self.processes.agreeing("save a checkpoint"):
             if self.processes.rank == 0:
                 checkpoint.write_beside(path, self.plan, {"processes": self.processes.count})
-        own = {name: t.detach() for name, t in state.items() if self._is_here(name)}
+        own = {name: t.detach() for name, t in state.items() if self._is_told(name)}
         with self.processes.agreeing("save a checkpoint"):
             checkpoint.write(path, own, kept, self.processes.group)
 

@@ -11,12 +11,15 @@ import torch
 
 from baechi._core import InputError
 from baechi.torch.capture.loss import call_arguments
+from baechi.torch.graph.graph import source_of
 from baechi.torch.program import Parts, Program
 from baechi.torch.program.peaks import walk, whole
+from baechi.torch.program.reductions import with_reductions
 from baechi.torch.ranks.cutting import part_of
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.gradients import ElsewhereGradient, stand_for_gradients
 from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.replicas import Buckets
 from baechi.torch.ranks.values import facts_of
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
@@ -34,6 +37,7 @@ class RankPlacement(Placement):
     """A placement whose devices are other processes': weights are found by what they are."""
 
     weights: RankWeights
+    buckets: Buckets
 
     def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:
         """Return the device of each input that is a weight or a buffer, by its place."""
@@ -89,7 +93,8 @@ class RankSteps(Steps):
                 transport = part.part.transport
                 transport.finish()
                 self.last = [*self.last, part]
-                sent = [m.slot.dense for m in transport.messages if m.source == processes.rank]
+                mine = [m.slot for m in transport.messages if m.source == processes.rank]
+                sent = [slot.dense for slot in mine if slot is not None]
                 self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
 
@@ -97,27 +102,38 @@ class RankSteps(Steps):
         self, losses: list[torch.Tensor], groups: list[Any], error: Exception | None, scaler: Any
     ) -> torch.Tensor:
         """Return the loss, which one rank has; all go on, or none."""
+        processes = self.processes
         total = float(sum(losses)) if losses else 0.0
         own = [w for w in self.weights.own.values() if w.grad is not None]
         finite = scaler is None or all(bool(w.grad.isfinite().all()) for w in own)
-        found = self.processes.ended([total, float(finite), float(bool(losses))], error)
+        found = processes.ended([total, float(finite), float(bool(losses))], error)
         if finite and not all(each[1] for each in found) and own:
             own[0].grad.view(-1)[:1].fill_(float("inf"))  # so that its scaler finds it, too
         stand_for_gradients(self.weights.away)
         joint = groups[0][0].joint
         like = joint.results[groups[0][0].loss].meta["val"]
-        loss = next(each[0] for each in found if each[2])
+        self._share_buffers(groups)
+        there = [rank for rank, each in enumerate(found) if each[2]]
+        loss = sum({processes.replicas.number[rank]: found[rank][0] for rank in there}.values())
         return torch.tensor(loss, dtype=like.dtype, device=self.processes.device)
 
-    def peaks(self, state: Callable[[torch.Tensor], int]) -> list[int]:
+    def _share_buffers(self, groups: list[Any]) -> None:
+        """Have all replicas go on with the buffers of the first."""
+        known = self.weights.home_of
+        for found, group, _ in groups if self.processes.replicas.count > 1 else ():
+            for place in found.joint.mutated:
+                if known.get(id(buffer := group[0][place])) == self.processes.part:
+                    self.processes.share(buffer)
+
+    def peaks(self, kept: Callable[[torch.Tensor], Sequence[int]]) -> list[int]:
         """Return the most bytes of each rank in the last step, with what an optimizer keeps."""
         weights, found = self.weights, []
-        for rank in range(self.processes.count):
+        for rank in self.processes.replicas.part:
             held = self.batch
             for i, tensor in weights.tensors.items():
                 if weights.home_of[i] == rank:
                     held += whole(tensor.numel() * tensor.element_size())
-                    held += state(tensor) if tensor.requires_grad else 0
+                    held += sum(map(whole, kept(tensor))) if tensor.requires_grad else 0
             found.append(held + max(program.peak_of(rank) for program in self.last))
         return found
 
@@ -128,7 +144,7 @@ class RankSteps(Steps):
         count = samples_in(inputs, "inputs", targets)
         self._collected.clear()
         shares = []
-        for part, size in parts_of((inputs, targets), count, self.size):
+        for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
             args, kwargs = call_arguments(part[0])
             self._collect_or_refuse(args, kwargs, part[1])
             shares.append(size / count)
@@ -141,6 +157,18 @@ class RankSteps(Steps):
         self._collected.clear()
         return groups
 
+    def _own_parts(self, parts: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """Return the micro-batches of this replica: all have as many, of the same sizes."""
+        replicas, sizes = self.processes.replicas.count, [size for _, size in parts]
+        each = len(parts) // replicas
+        if sizes != sizes[:each] * replicas:
+            raise InputError(
+                f"inputs: {sum(sizes)} samples are {len(parts)} micro-batches, the last of "
+                f"{sizes[-1]}, and each of {replicas} replicas needs as many of the same sizes: "
+                f"give a multiple of {replicas * self.size} samples (DataLoader: drop_last=True)"
+            )
+        return parts[self.processes.replica * each :][:each]
+
     def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:
         with torch._dynamo.config.patch(recompile_limit=_GRAPHS):
             why = self._why_whole_gradients() or self._collected_or_why(args, kwargs, targets)
@@ -150,6 +178,21 @@ class RankSteps(Steps):
                 f"over ranks a step of {name} has to be one graph: {why}; change the model so that "
                 "it is, or place it in one process with ranks=False"
             )
+
+    def _finish(
+        self, parts: Parts, count: int, found: Collectable, gradients: Sequence[int]
+    ) -> None:
+        """Have gradients be sums over replicas, in the buckets of the plan; one has the rest."""
+        if self.processes.replicas.count == 1:
+            return
+        buckets = self.placement.buckets
+        places: dict[str, list[int]] = {name: [] for name in (*buckets, "unplanned")}
+        for i in gradients:
+            node, part = source_of(found.joint.results[i])
+            made = found.names.get(node, ""), part
+            named = (name for name, (_, known) in buckets.items() if made in known)
+            places[next(named, "unplanned")].append(i)
+        with_reductions(parts, count, places)
 
     def _existing(self, weights: Mapping[int, torch.Tensor]) -> frozenset[int]:  # noqa: ARG002
         return frozenset()  # ranks know their own gradients only, and have one program
@@ -194,7 +237,7 @@ class RankProgram:
         self.whole, self.everywhere, self.given = whole, everywhere, given
         self.digest = digest(str(whole))
         self.processes = processes
-        self.part = part_of(whole, processes.rank, everywhere, processes)
+        self.part = part_of(whole, processes.part, everywhere, processes)
         self.run = executor.compile(self.part.program, [processes.device])
 
     def peak_of(self, rank: int) -> int:

@@ -258,6 +258,11 @@ class Steps:
         """Return the gradients that are there, to which the program adds."""
         return frozenset(i for i, weight in weights.items() if weight.grad is not None)
 
+    def _finish(
+        self, parts: Parts, count: int, found: Collectable, gradients: Sequence[int]
+    ) -> None:
+        """Add what the gradients of all parts still need."""
+
     def _promised(self, joint: Joint) -> list[int | None]:
         """Return the device that each output comes to."""
         return joint.promised
@@ -311,6 +316,7 @@ class Steps:
             names = found.names
             roles = Roles(shared - set(carried), gradients, carried, writes=True)
             parts = in_parts(calls, count, roles, existing=existing)
+            self._finish(parts, count, found, gradients)
             orders = placement.orders_of_steps(names, parts.last, count)
             tensors = tensors_of(calls, names, joint.module.graph.find_nodes(op="placeholder"))
             sums = {total: tensors[of] for total, of in parts.sums.items() if of in tensors}
