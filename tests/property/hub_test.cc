@@ -181,6 +181,28 @@ TEST_CASE("hub: an operator elsewhere does not have the head that it would have 
   CHECK(hub_bound(graph, cluster).value() <= Time(16));
 }
 
+// x is of 50 before the barrier and of 50 after it; the rope to it is not worth both of these, and
+// neither is free to leave out once the other is.
+TEST_CASE("hub: work at both ends of the step is left out once") {
+  OpGraphBuilder builder("both ends");
+  add_op(builder, "start", 0, 0, "hub");
+  const OpId first = add_op(builder, "first", 50, 0), x = add_op(builder, "x", 50, 0, "x");
+  const OpId before = add_op(builder, "before", 1, 0, "hub");
+  const OpId barrier = add_op(builder, "barrier", 0, 100, "hub");
+  const OpId after = add_op(builder, "after", 1, 0, "hub"), last = add_op(builder, "last", 50, 0);
+  const OpId more = add_op(builder, "more of x", 50, 0, "x");
+  builder.connect(*builder.output(barrier, 0), more);
+  builder.add_control_edge(first, before);
+  builder.add_control_edge(before, barrier);
+  builder.add_control_edge(x, barrier);
+  builder.add_control_edge(barrier, after);
+  builder.add_control_edge(after, last);
+  const OpGraph graph = std::move(builder).build();
+  const Cluster cluster = two_devices(CommunicationMode::kSequential);
+  CHECK(step_with(graph, cluster, {first, last}) == Time(102));
+  CHECK(hub_bound(graph, cluster).value() <= Time(102));
+}
+
 TEST_CASE("hub: it never exceeds the exact optimum, and is above the load where there is a hub") {
   const HubShape shapes[] = {{},
                              {.max_bytes = 400},

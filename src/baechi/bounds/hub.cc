@@ -33,8 +33,9 @@ class Hub {
   }
 
  private:
-  static constexpr Ns kShares = 64;  // of a nanosecond: the weights of work and queue add up to it
-  static constexpr std::size_t kMostVisits = 4'000'000;  // of arcs, for all types and weights
+  static constexpr Ns kShares =
+      1024;  // of a nanosecond: the weights of work and queue add up to it
+  static constexpr std::size_t kMostVisits = 8'000'000;  // of arcs, for all types and weights
 
   // All flows are sums of times by shares.
   bool totals_fit() const {
@@ -44,6 +45,12 @@ class Hub {
     for (const Ns c : in_.c) total += c;
     return total * kShares * 4 < kNever;
   }
+
+  struct End {  // a head or a tail of work that takes time
+    Ns time;
+    std::uint32_t component;
+    Ns k;
+  };
 
   struct Pin {  // a component that reads a tensor
     std::uint32_t component;
@@ -168,7 +175,8 @@ class Hub {
   Ns most() const {
     Ns own = 0, head = 0, tail = 0;
     for (const OpId op : of_.keys()) {
-      if (side_[op.index()] == Side::kBefore) head = std::max(head, head_of(op));
+      if (side_[op.index()] == Side::kBefore) head = std::max(head, least(ends_.b, op));
+      if (side_[op.index()] == Side::kAfter) tail = std::max(tail, least(ends_.q, op));
       if (of_[op].value() == hub_)
         for (std::size_t type = 0; type < in_.num_types(); ++type)
           if (const Ns k = in_.time(op, type); k < kNever) own += k;
@@ -190,17 +198,24 @@ class Hub {
     after_.assign(num_components_, 0);
     never_.assign(num_components_, false);
     heads_.clear();
+    tails_after_.clear();
     for (const OpId op : of_.keys()) {
       const std::size_t component = of_[op].index();
       const Ns k = in_.time(op, type);
       if (k >= kNever) never_[component] = true;
       if (k >= kNever || k == 0) continue;
-      if (side_[op.index()] == Side::kAfter) after_[component] += k;
-      if (side_[op.index()] != Side::kBefore) continue;
-      before_[component] += k;
-      heads_.push_back({head_of(op), static_cast<std::uint32_t>(component), k});
+      const auto of_component = static_cast<std::uint32_t>(component);
+      if (side_[op.index()] == Side::kAfter) {
+        after_[component] += k;
+        tails_after_.push_back({least(ends_.q, op), of_component, k});
+      } else if (side_[op.index()] == Side::kBefore) {
+        before_[component] += k;
+        heads_.push_back({least(ends_.b, op), of_component, k});
+      }
     }
-    std::sort(heads_.begin(), heads_.end(), [](const Head& a, const Head& b) { return a.b < b.b; });
+    for (std::vector<End>* const ends : {&heads_, &tails_after_})
+      std::sort(ends->begin(), ends->end(),
+                [](const End& a, const End& b) { return a.time < b.time; });
     Ns best = 0, best_share = kShares / 4;
     const auto attempt = [&](Ns share) {
       if (share <= 0 || share >= kShares) return;
@@ -210,8 +225,8 @@ class Hub {
         best_share = share;
       }
     };
-    for (const Ns share : {Ns{2}, Ns{4}, Ns{8}, Ns{16}, Ns{32}}) attempt(share);
-    for (Ns step = best_share / 2; step > 0; step /= 2) {
+    for (const Ns share : {Ns{32}, Ns{64}, Ns{128}, Ns{256}, Ns{512}}) attempt(share);
+    for (Ns step = best_share / 2; step > 1; step /= 2) {
       const Ns middle = best_share;
       attempt(middle - step);
       attempt(middle + step);
@@ -254,24 +269,35 @@ class Hub {
     }
     const Ns flow = network.push(hub_, sink, visits_);
     const Ns barrier = barrier_.has_value() ? in_.k_min[barrier_->index()] : 0;
-    return barrier +
-           ceil_divide(flow + gain_by_heads(network) + gain_by_tails(network, share), kShares);
+    removed_.assign(num_components_, 0);
+    const Ns gained = gain(network, heads_, kShares) +
+                      gain(network, tails_after_, kShares - share) + gain_by_tails(network, share);
+    return barrier + ceil_divide(flow + gained, kShares);
   }
 
-  // Leaves out work before the barrier that may start early, for the head of the rest.
-  Ns gain_by_heads(const FlowNetwork& network) {
-    removed_.assign(num_components_, 0);
+  // Leaves out the work next to an end of the step, as far as what is then known of the rest is
+  // worth more than the flow that this takes away at most.
+  Ns gain(const FlowNetwork& network, const std::vector<End>& ends, Ns weight) {
+    tried_ = removed_;
     Ns best = 0, lost = 0;
-    for (std::size_t i = 0; i < heads_.size(); ++i) {
-      const Head& head = heads_[i];
-      best = std::max(best, kShares * head.b - lost);
-      if (never_[head.component]) continue;
-      const Ns spare = capacity_[head.component] - network.flow(2 * std::size_t{head.component});
-      const Ns lost_before = std::max<Ns>(0, removed_[head.component] - spare);
-      removed_[head.component] += kShares * head.k;
-      lost += std::max<Ns>(0, removed_[head.component] - spare) - lost_before;
+    std::size_t left_out = 0;
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+      if (weight * ends[i].time - lost > best) {
+        best = weight * ends[i].time - lost;
+        left_out = i;
+      }
+      lost += remove(network, ends[i], weight, tried_);
     }
+    for (std::size_t i = 0; i < left_out; ++i) remove(network, ends[i], weight, removed_);
     return best;
+  }
+
+  Ns remove(const FlowNetwork& network, const End& end, Ns weight, std::vector<Ns>& removed) const {
+    if (never_[end.component]) return 0;
+    const Ns spare = capacity_[end.component] - network.flow(2 * std::size_t{end.component});
+    const Ns lost = std::max<Ns>(0, removed[end.component] - spare);
+    removed[end.component] += weight * end.k;
+    return std::max<Ns>(0, removed[end.component] - spare) - lost;
   }
 
   // Leaves out readers of tensors that may be the last of the step, for the tail of the rest.
@@ -292,9 +318,9 @@ class Hub {
     return best;
   }
 
-  // The soonest start on any type: no later than the barrier's, wherever the operator is.
-  Ns head_of(OpId op) const {
-    const auto first = ends_.b.begin() + static_cast<std::ptrdiff_t>(op.index() * in_.num_types());
+  // A head or tail on the best type: what holds of the barrier, too, wherever the operator is.
+  Ns least(const std::vector<Ns>& ends, OpId op) const {
+    const auto first = ends.begin() + static_cast<std::ptrdiff_t>(op.index() * in_.num_types());
     return *std::min_element(first, first + static_cast<std::ptrdiff_t>(in_.num_types()));
   }
 
@@ -303,11 +329,6 @@ class Hub {
     std::uint32_t producer;
     std::size_t first, num_pins;
     Ns crossing;
-  };
-  struct Head {
-    Ns b;
-    std::uint32_t component;
-    Ns k;
   };
   struct PinArc {
     std::size_t arc;
@@ -326,10 +347,11 @@ class Hub {
   std::vector<Rope> ropes_;
   std::size_t visits_ = kMostVisits;  // of arcs, that are still to be spent
 
-  // For the type in hand, by component; and of its operators before the barrier, the soonest first.
-  std::vector<Ns> before_, after_, capacity_, removed_;
+  // For the type in hand, by component; and the heads of what is before the barrier and the
+  // tails of what is after it, ascending.
+  std::vector<Ns> before_, after_, capacity_, removed_, tried_;
   std::vector<bool> never_;
-  std::vector<Head> heads_;
+  std::vector<End> heads_, tails_after_;
   std::vector<PinArc> arc_of_pin_;
   std::vector<std::pair<Ns, Ns>> tails_;
 };
