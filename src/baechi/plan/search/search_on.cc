@@ -38,18 +38,25 @@ struct Searched {
   std::optional<Images> images;                       // where something repeats
 };
 
+// One search: how long, and what is added to the request's seed.
+struct Part {
+  double seconds = 0;
+  std::uint64_t seed = 0;
+};
+
 // One search, with its own part of the budget.
 class SearchOn {
  public:
   SearchOn(const Problem& problem, const PlanRequest& request, const Searched& searched,
-           const Budget& budget, double seconds, const Attempt& start, PlaceWindow place_window)
+           const Budget& budget, const Part& part, const Attempt& start, PlaceWindow place_window)
       : problem_(problem),
         request_(request),
+        seed_(request.place.seed + part.seed),
         place_window_(place_window),
         repetitions_(searched.repetitions),
         levels_(searched.levels),
         images_(searched.images),
-        budget_(budget, seconds),
+        budget_(budget, part.seconds),
         best_(start) {}
 
   void run() {
@@ -93,9 +100,11 @@ class SearchOn {
   void restart() {
     const auto further = [&](double part, const auto& restarts, const char* by) {
       const double share = share_of(part);
+      PlaceOptions place = request_.place;
+      place.seed = seed_;
       const Restarts found =
           restarts(RestartOptions{.work = budget_.replays(share),
-                                  .place = request_.place,
+                                  .place = place,
                                   .threads = request_.threads,
                                   .must_stop = [this] { return budget_.is_over(); }});
       for (const Restarts::Found& plan : found.plans)
@@ -124,7 +133,7 @@ class SearchOn {
     if (problem_.costs.graph().num_ops() > kSmallGraph) return;
     RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
     for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
-      effort.seed = request_.place.seed + i;
+      effort.seed = seed_ + i;
       const FitWalked start =
           walk_to_fit(problem_.costs, problem_.units,
                       {.simulated_ops = budget_.replays(Share::kElsewhere / kStarts / 4),
@@ -141,6 +150,7 @@ class SearchOn {
   void search_by(const Units& units, double part, const char* name) {
     const double share = share_of(part);
     RefineOptions effort = budget_.refinement(share);
+    effort.seed = seed_;
     effort.on_better = [&](Time step) { tell(request_, step, name); };
     if (images_.has_value()) effort.images = &*images_;
     const Refined found = refine(problem_.costs, units, *best_.placed, effort);
@@ -163,6 +173,7 @@ class SearchOn {
 
   const Problem& problem_;
   const PlanRequest& request_;
+  const std::uint64_t seed_;
   const PlaceWindow place_window_;
   const std::vector<Repetition>& repetitions_;
   const std::vector<IdVector<OpId, std::uint32_t>>& levels_;
@@ -175,17 +186,27 @@ class SearchOn {
 };
 
 // Where a search ends depends on its budget in many ways, and a longer one can end worse. So there
-// are some of shorter budgets, each as if it were the only one.
-std::vector<double> budgets_up_to(double budget, double first) {
+// are some of shorter budgets, each as if it were the only one. On small graphs several with other
+// seeds end better than a longer one.
+std::vector<Part> parts_of(double budget, const SearchOnOptions& options, const OpGraph& graph) {
   constexpr double kLonger = 5, kTimes = 10;
-  std::vector<double> budgets;
-  double seconds = first;
-  while (seconds * kLonger <= budget) {
-    budgets.push_back(seconds);
+  constexpr std::uint64_t kBetweenSeeds = 1'000;
+  const bool is_small = graph.num_ops() <= kSmallGraph;
+  std::vector<Part> parts;
+  double seconds = options.first;
+  const double longest = is_small ? std::min(budget, options.of_small) : budget;
+  while (seconds * kLonger <= longest) {
+    parts.push_back({.seconds = seconds});
     seconds *= kTimes;
   }
-  budgets.push_back(budget);
-  return budgets;
+  std::uint64_t seed = 0;
+  while (is_small && budget >= 2 * options.of_small) {
+    parts.push_back({.seconds = options.of_small, .seed = seed});
+    budget -= options.of_small;
+    seed += kBetweenSeeds;
+  }
+  parts.push_back({.seconds = budget, .seed = seed});
+  return parts;
 }
 
 }  // namespace
@@ -195,21 +216,21 @@ std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& req
   const Crew crew(request.threads);
   budget.start_clock();
   const Searched searched(problem, request);
-  const std::vector<double> budgets = budgets_up_to(budget.all_seconds(), options.first);
+  const std::vector<Part> divided = parts_of(budget.all_seconds(), options, problem.costs.graph());
   const Attempt start = best;
-  std::vector<std::optional<SearchOn>> searches(budgets.size());
-  parallel_for(budgets.size(), request.threads, [&](std::size_t i) {
+  std::vector<std::optional<SearchOn>> searches(divided.size());
+  parallel_for(divided.size(), request.threads, [&](std::size_t i) {
     if (i > 0 && budget.is_over()) return;
     searches[i]
-        .emplace(problem, request, searched, budget, budgets[i], start, options.place_window)
+        .emplace(problem, request, searched, budget, divided[i], start, options.place_window)
         .run();
   });
   std::vector<SearchPart> parts;
-  for (std::size_t i = 0; i < budgets.size(); ++i) {
+  for (std::size_t i = 0; i < divided.size(); ++i) {
     if (!searches[i].has_value()) continue;
     budget.note_stop(searches[i]->stopped_early());
     if (searches[i]->best().makespan < best.makespan) best = searches[i]->best();
-    parts.push_back({budgets[i], std::move(searches[i]->ends()), *best.placed});
+    parts.push_back({divided[i].seconds, std::move(searches[i]->ends()), *best.placed});
   }
   return parts;
 }

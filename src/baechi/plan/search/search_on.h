@@ -23,11 +23,14 @@ struct SearchPart {
 struct SearchOnOptions {
   PlaceWindow place_window;  // for graphs that repeat
   double first = 0.1;        // the shortest search, in seconds
+  double of_small = 1;       // one of a small graph
 };
 
 // Makes the placement that `best` has a better one if it can. The searches that `first`, 10 times and
 // 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
-// are up to two ninths more work: the plan is no longer than any of theirs. Starts the budget's clock.
+// are up to two ninths more work: the plan is no longer than any of theirs. A small graph has as
+// many searches of `of_small` seconds as the budget allows, the last one up to twice as long.
+// Starts the budget's clock.
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
                                   Budget& budget, Attempt& best, const SearchOnOptions& options);
 

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "baechi/generate/generate.h"
@@ -13,6 +16,7 @@
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/search/budget.h"
+#include "unit/graphs.h"
 
 namespace baechi {
 namespace {
@@ -23,14 +27,17 @@ struct Searched {
   std::vector<Time> told;
 };
 
-// With searches of a tenth and of all of the budget.
-Searched search(const CostModel& costs, unsigned threads, const CancelFlag* cancel = nullptr) {
-  constexpr double kBudget = 0.005, kFirst = kBudget / 10;
+constexpr double kBudget = 1.0 / 256;
+
+// With searches of a tenth and of all of the budget, or of a larger one.
+Searched search(const CostModel& costs, unsigned threads, const CancelFlag* cancel = nullptr,
+                int budgets = 1) {
+  constexpr double kFirst = kBudget / 10;
   const Units units(costs);
   const Problem problem{costs, units};
   Searched result{.best = attempt(problem, find_placer("m-etf"), {}), .parts = {}, .told = {}};
   PlanRequest request;
-  request.budget = kBudget;
+  request.budget = kBudget * budgets;
   request.threads = threads;
   request.place.cancel = cancel;
   request.watch = [&](const SearchNews& news) { result.told.push_back(*news.step); };
@@ -39,8 +46,34 @@ Searched search(const CostModel& costs, unsigned threads, const CancelFlag* canc
   const LastResort no_fallbacks{.work = 0};
   Budget budget(watched, no_fallbacks);
   result.parts = search_on(problem, watched, budget, result.best,
-                           {.place_window = best_placement, .first = kFirst});
+                           {.place_window = best_placement, .first = kFirst, .of_small = kBudget});
   return result;
+}
+
+TEST_CASE(
+    "search: small graphs with some times the budget are searched as with less of it, and on") {
+  int better = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = testing::random_dag(
+        seed, {.min_ops = 30, .max_ops = 60, .edge_chance = 0.05, .max_time = 1'000});
+    const Cluster cluster(
+        uniform_cluster({.count = 4, .capacity = Bytes(1'000), .latency = Time(100)}));
+    const CostModel costs(graph, cluster);
+    Searched last = search(costs, 1);
+    for (const int budgets : {2, 3, 5}) {
+      CAPTURE(budgets);
+      Searched longer = search(costs, 1, nullptr, budgets);
+      REQUIRE(longer.parts.size() == static_cast<std::size_t>(1 + budgets));
+      for (std::size_t i = 0; i < last.parts.size(); ++i)
+        CHECK(longer.parts[i].ends == last.parts[i].ends);
+      CHECK(longer.parts.back().ends != last.parts.back().ends);
+      CHECK(longer.best.makespan <= last.best.makespan);
+      better += longer.best.makespan < last.best.makespan ? 1 : 0;
+      last = std::move(longer);
+    }
+  }
+  CHECK(better > 10);
 }
 
 TEST_SUITE("threads") {
