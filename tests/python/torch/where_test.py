@@ -21,6 +21,7 @@ from baechi.torch.where.hooks import _entered
 from places import WIDTH, Branches, Hooked, compared, machine, placed, rows
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -197,6 +198,34 @@ def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return found.square().mean()
 
 
+class Remade(nn.Module):
+    """Functions of several weights, which run again in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) * 0.3 for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in (self.weights[:3], self.weights[3:]):
+            x = checkpoint(self.part, x, part, use_reentrant=False)
+        return x
+
+    def part(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+        for weight in weights:
+            x = (x @ weight).tanh() * weight.abs().mean()
+        return x
+
+
+class Scaled(nn.Parameter):
+    """A weight that takes its scale with it, as those of bitsandbytes do."""
+
+    scale: torch.Tensor
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.scale = self.scale.to(*args, **kwargs)
+        return super().to(*args, **kwargs)
+
+
 MODELS: list[Callable[[], nn.Module]] = [
     Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, Slope, Versioned, TwoResults,
     constants_inside,
@@ -233,6 +262,24 @@ def test_a_batch_whose_gradient_is_penalised_comes_from_anywhere(compiled: bool)
     for seed in (1, 2):  # averages of a batch, which a second run would change again
         wrong, _ = compared(Branches, rows, loss, seed=seed, compiled=compiled)
         assert wrong == ""
+
+
+def test_functions_that_a_checkpoint_runs_again_read_on_one_device() -> None:
+    for seed in (1, 2):
+        wrong, backend = compared(Remade, rows, squares, seed=seed)
+        assert wrong == ""
+        assert not any(frame.eager for frame in backend.frames)
+
+
+def test_a_weight_takes_with_it_what_its_class_moves() -> None:
+    with machine(asynchronous=False):
+        model = Branches()
+        model.a.weight = Scaled(model.a.weight.detach().clone())
+        model.a.weight.scale = torch.ones(WIDTH)
+        placement = place(model, rows(1).float(), "2x1GiB", method="random")
+        assert model.a.weight.scale.device == model.a.weight.device != torch.device("cpu")
+        placement.restore()
+        assert model.a.weight.scale.device == model.a.weight.device == torch.device("cpu")
 
 
 def test_what_was_compiled_goes_with_its_placement() -> None:

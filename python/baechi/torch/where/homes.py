@@ -112,7 +112,8 @@ def put(tensor: torch.Tensor, device: torch.device) -> None:
     with torch.inference_mode(mode=False):  # what is moved within it could not be trained
         gradient = tensor.grad
         tensor.grad = None
-        tensor.data = tensor.data.to(device)
+        with torch.no_grad():  # as Module.to does, since a class of its own may move more with it
+            tensor.data = tensor.to(device).data
         if gradient is None:
             return
         if gradient.layout == torch.strided:

@@ -46,6 +46,7 @@ class Enter:
         if _entered.by is None:
             _entered.by = self
             _entered.device = first_device((args, kwargs), self.mode.devices)
+            self.mode.traced = torch.compiler.is_compiling()
             self.mode.__enter__()
         elif _entered.by is self:
             _entered.again += 1

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
 
 from baechi.torch.private import skip_code
 from baechi.torch.where.functions import (
@@ -63,6 +64,7 @@ class Together(TorchFunctionMode):
         super().__init__()
         self.devices = frozenset(devices)
         self.away = next(iter(devices)) if away else None  # where only what is away is read
+        self.traced = False  # whether the graph that dynamo traces has entered it
 
     def __torch_function__(
         self,
@@ -75,6 +77,14 @@ class Together(TorchFunctionMode):
         kwargs = kwargs or {}
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
+        if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
+            function, *args = args
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return function(*args, **kwargs)
+
+            return func(run, *args, **kwargs)
         if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
