@@ -39,10 +39,12 @@ class Replicas:
         """Return those of a plan; a device without operators is in the first."""
         index = {device.name: i for i, device in enumerate(plan.cluster.devices)}
         found = Replicas([0] * len(index), [*index.values()])
-        names, device_of = plan.micro_batch_graph.names, plan.device_of
-        for name in names if plan.replicas > 1 else ():
+        if plan.replicas == 1:
+            return found
+        device_of, mark = plan.device_of, _mark(plan)
+        for name in plan.micro_batch_graph.names:
             for number in range(1, plan.replicas):
-                device = index[str(device_in(device_of, f"{name}{_mark(plan)}{number}"))]
+                device = index[str(device_in(device_of, f"{name}{mark}{number}"))]
                 found.number[device] = number
                 found.part[device] = index[str(device_in(device_of, name))]
         return found
@@ -50,8 +52,8 @@ class Replicas:
 
 def _mark(plan: Plan) -> str:
     """Return what stands before the number of a replica in the names of operators."""
-    name, mark = plan.micro_batch_graph.names[0], "#"
-    while device_in(plan.device_of, f"{name}{mark}1") is None:
+    name, device_of, mark = plan.micro_batch_graph.names[0], plan.device_of, "#"
+    while device_in(device_of, f"{name}{mark}1") is None:
         mark += "#"
     return mark
 
@@ -61,9 +63,9 @@ def buckets_of(planned: PlannedStep) -> Buckets:
     plan, found = planned.plan, {}
     if plan.replicas == 1:
         return {}
-    starts = dict(zip(plan.graph.names, plan.starts, strict=True))
+    starts, mark = dict(zip(plan.graph.names, plan.starts, strict=True)), _mark(plan)
     for i, tensors in enumerate(json.loads(plan.to_json())["replicas"]["buckets"]):
         ports = [(t, 0) if isinstance(t, str) else (t[0], t[1]) for t in tensors]
-        made = {(op, planned.graph.place_of[op, port]) for op, port in ports}
-        found[f"bucket{i}"] = starts[f"bucket{i}{_mark(plan)}0.0"], made
+        made = {(op, planned.graph.place_of.get((op, port), port)) for op, port in ports}
+        found[f"bucket{i}"] = starts[f"bucket{i}{mark}0.0"], made
     return found
