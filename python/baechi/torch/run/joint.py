@@ -52,7 +52,7 @@ class Joint:
             )
         self.module: fx.GraphModule = made.graph_module
         given = plain(example_inputs)
-        self.wraps = len(given) > len(example_inputs)  # it reads tensors that consist of others
+        self.wraps = len(given) > len(example_inputs)  # it reads tensors that wrap others
         self.homes = placement.homes_of(given)
         mark(self.module.graph, placement, self.homes, placement.weights_in(given))
         graph = self.module.graph
@@ -155,7 +155,7 @@ class Joint:
 
 
 def plain(values: Sequence[Any]) -> list[Any]:
-    """Return values with the parts of tensors that consist of others, which graphs are given."""
+    """Return values with what tensors wrap in their places, which graphs are given."""
     found = [plain_parts(v) if isinstance(v, torch.Tensor) else (v,) for v in values]
     return [part for parts in found for part in parts]
 

@@ -16,8 +16,8 @@ def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any
     if graph.runs_once:
         raise RuntimeError(
             "baechi: a second derivative is asked for of a forward that draws random numbers, "
-            "changes buffers or reads weights that consist of others, which cannot run again for "
-            "it: call the model with a leaf that requires a gradient, or under "
+            "changes buffers or reads tensors that wrap others, which cannot run again for it: "
+            "call the model with a leaf that requires a gradient, or under "
             "torch.compiler.set_stance('force_eager')"
         )
     args = kept.args

@@ -181,7 +181,7 @@ class Steps:
             raise InputError("loss: it has to be a scalar")
         joint = Joint(graph, example_inputs, self.placement)
         if joint.wraps:
-            raise _ByCallsError("it reads weights that consist of others")
+            raise _ByCallsError("it reads tensors that wrap others, as quantised weights do")
         if any(joint.results[joint.returned + i] is not None for i in joint.mutated):
             raise _ByCallsError("it changes a tensor that is trained")
         plain = [i for i in range(joint.returned) if joint.kinds[i] == "PlainAOTOutput"]
