@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from baechi._core import InputError, write_text
 from baechi.torch.capture.identity import identity_of
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.stored import read, written
@@ -44,7 +44,7 @@ def captured(
         return found
     step = capture(model, example_inputs, loss, targets, device=device)
     if not step.made_by.endswith("values"):  # others would decide otherwise
-        with contextlib.suppress(OSError, TypeError):  # a full disk, a constant that is no text
+        with contextlib.suppress(OSError, InputError, TypeError):  # a full disk, no plain constant
             _keep(path, written(step))
     return step
 
@@ -61,11 +61,7 @@ def _found(path: Path) -> Step | None:
 
 def _keep(path: Path, document: dict[str, Any]) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8"
-    ) as file:
-        json.dump(document, file)
-    Path(file.name).replace(path)
+    write_text(path, json.dumps(document))
     by_age = sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
     for old in by_age[:-KEPT]:
         old.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def identity_of(
         torch.is_autocast_enabled(),
     ):
         words.update(f"{word}\n".encode())
-    memo = _Seen()
+    memo: _Seen = {}
     for part in (example_inputs, targets, loss):
         for word in _words(part, memo, 0):
             words.update(f"{word}\n".encode())
@@ -51,17 +51,8 @@ def identity_of(
     return words.hexdigest()[:32]
 
 
-class _Seen(dict[int, int]):
-    """The number of every object that was seen; they stay, so that no other gets the id of one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._objects: list[Any] = []
-
-    def add(self, value: Any) -> None:
-        """Give an object the next number."""
-        self[id(value)] = len(self._objects)
-        self._objects.append(value)
+# The number of every object that was seen, by its id; they stay, so that no other gets that.
+_Seen = dict[int, tuple[int, Any]]
 
 
 @functools.cache
@@ -84,9 +75,9 @@ def _code(cls: type) -> str:
 
 def _module(module: nn.Module, memo: _Seen) -> Iterator[str]:
     if id(module) in memo:
-        yield f"the {memo[id(module)]}th again"
+        yield f"the {memo[id(module)][0]}th again"
         return
-    memo.add(module)
+    memo[id(module)] = len(memo), module
     yield from _class(type(module), memo)
     for name, value in vars(module).items():
         if name in ("_modules", "_forward_hooks_with_kwargs"):
@@ -104,9 +95,9 @@ def _words(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
         yield str(value)
         return
     if id(value) in memo:
-        yield f"the {memo[id(value)]}th again"
+        yield f"the {memo[id(value)][0]}th again"
         return
-    memo.add(value)
+    memo[id(value)] = len(memo), value
     if isinstance(value, torch.Tensor):
         yield f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
         yield f"{tuple(value.stride()) if value.layout == torch.strided else value.layout}"
@@ -166,7 +157,7 @@ def _class(cls: type, memo: _Seen) -> Iterator[str]:
     yield _code(cls)
     if id(cls) in memo:
         return
-    memo.add(cls)
+    memo[id(cls)] = len(memo), cls
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] not in ("torch", "builtins"):
             yield _code(base)
