@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-from places import of_the_bank_trains_the_same, trains_the_same
+from places import machine, of_the_bank_trains_the_same, placed_at_random, trains_the_same
 from torch import nn
 from torch.nn.utils import prune
 
@@ -91,6 +94,44 @@ def test_buffers_of_models_of_the_bank(name: str) -> None:
 def test_buffers_that_get_their_size_in_the_first_call() -> None:
     torch.manual_seed(3)
     trains_the_same(Observed().double(), torch.randn(6, 4).double())
+
+
+class Counted(nn.Module):
+    """Counts its calls in one buffer, and keeps in another what it returns, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.calls: torch.Tensor
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls += 1
+        total = self.total + x.detach().sum()
+        self.total.copy_(total)
+        return self.layer(x) * self.calls, total
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_buffer_that_is_added_to_stays_the_same_tensor(context: Any) -> None:
+    model = Counted().double()
+    plain = copy.deepcopy(model)
+    with machine():
+        placed = placed_at_random(model, torch.ones(3, 4).double())
+        calls = model.calls
+        for count in (1, 2, 3):
+            with context():
+                x = torch.full((3, 4), float(count), dtype=torch.double)
+                (expected, _), (found, total) = plain(x), model(x.to("sim:0"))
+                torch.testing.assert_close(found.cpu(), expected)
+                total.zero_()  # no buffer
+            assert model.calls is calls
+            assert float(calls) == count
+        assert placed.left_out == []
+        placed.restore()
+    for name, buffer in plain.named_buffers():
+        torch.testing.assert_close(model.get_buffer(name), buffer, msg=name)
 
 
 def _pruned(layer: nn.Linear) -> nn.Linear:

@@ -88,7 +88,13 @@ class Graph:
         if self.runs_once and self.joint.tangents and any(map(_wants_gradient, args)):
             return list(self.joint.source(*args))
         args = (*plain(args),)
-        found = dict(zip(self.outputs, Call.apply(self, *args), strict=True))
+        if self.joint.tangents:
+            outputs = Call.apply(self, *args)
+        else:
+            with torch.no_grad():
+                values = self.run_forward(args)
+            outputs = [values[i] for i in self.outputs]
+        found = dict(zip(self.outputs, outputs, strict=True))
         for i, (*views, base) in self.joint.shown.items():
             inputs = self.joint.primals
             value = args[inputs.index(base)] if base in inputs else found[self.place[base]]
@@ -97,6 +103,13 @@ class Graph:
                 value = view.target(*given[0], **given[1])
             found[i] = value
         return [found[i] for i in self.order]
+
+    def run_forward(self, args: Sequence[Any]) -> list[Any]:
+        """Run the forward; return what it gives, and write what it changes."""
+        values: list[Any] = self.forward(list(args))
+        for position, output in self.mutated.items():
+            args[position].copy_(values[output])
+        return values
 
     def backward(self, kept: Kept, tangents: list[Any], shapes: list[Any]) -> list[Any]:
         """Run the backward; of outputs without a gradient its part is left out.
@@ -225,9 +238,7 @@ class Call(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, graph: Graph, *args: Any) -> tuple[Any, ...]:
         """Run the forward program; keep what the backward reads."""
-        values = graph.forward(list(args))
-        for position, output in graph.mutated.items():
-            args[position].copy_(values[output])
+        values = graph.run_forward(args)
         outputs = tuple(values[i] for i in graph.outputs)
         ctx.graph = graph
         unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]

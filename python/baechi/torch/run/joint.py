@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.torch.capture.keys import is_call, is_move, is_view, keeps_strides
 from baechi.torch.private import aot_export_joint_with_descriptors
@@ -86,11 +87,9 @@ class Joint:
             and isinstance(node.meta.get("val"), torch.Tensor)
             and kinds[i] != "InputMutationAOTOutput"  # which is copied into that input
         ]
-        changed = {i: self.primals[position] for position, i in self.mutated.items()}
-        instead = {node: changed[i] for i, node in outputs if i in changed}
-        for node in instead:
-            seen[self._memory(node), node.meta["val"].device] = node
-        outputs = [(i, node) for i, node in outputs if i not in changed]
+        same = self._changed_inputs()
+        self.shown.update((i, [primal]) for i, primal in same.items())
+        outputs = [(i, node) for i, node in outputs if i not in same]
         for i, node in sorted(outputs, key=lambda output: self._is_part(output[1])):
             base, device = self._memory(node), node.meta["val"].device
             if base.op == "placeholder" and base.meta["val"].device == device:
@@ -98,9 +97,18 @@ class Joint:
             elif (base, device) in seen:
                 first = seen[base, device]
                 of = first if self._is_part(first) else base
-                self.shown[i] = [*_views(node, of)[:-1], instead.get(first, first)]
+                self.shown[i] = [*_views(node, of)[:-1], first]
             else:
                 seen[base, device] = node
+
+    def _changed_inputs(self) -> dict[int, fx.Node]:
+        """Return which outputs are inputs that were changed in place, as `x += 1` leaves one."""
+        graph = self.source.graph
+        given = {_whole(node): i for i, node in enumerate(graph.find_nodes(op="placeholder"))}
+        results = graph.output_node().args[0]
+        plain = [i for i in range(self.returned) if self.kinds[i] == "PlainAOTOutput"]
+        pairs = [(i, given.get(_whole(results[self.descs[i].idx]))) for i in plain]
+        return {i: self.primals[at] for i, at in pairs if at in self.mutated and not self.wraps}
 
     def _memory(self, node: fx.Node) -> fx.Node:
         """Return the node that made a value's memory: of a call's several results, the one."""
@@ -176,6 +184,17 @@ def _with_a_gradient_each(graph: fx.Graph, given: Sequence[Any]) -> int:
     output.args = ([node for node, _ in found],)
     output.meta["desc"] = [desc for _, desc in found]
     return returned
+
+
+def _whole(node: Any) -> Any:
+    """Return what two nodes of dynamo's have in common that are one tensor."""
+    value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return node
+    if is_traceable_wrapper_subclass(value):
+        return node
+    shape = f"{value.dtype} {value.shape} {value.stride()} {value.storage_offset()}"
+    return value.untyped_storage()._cdata, shape
 
 
 def _views(node: fx.Node, base: fx.Node) -> list[fx.Node]:
