@@ -78,13 +78,13 @@ class Together(TorchFunctionMode):
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
         if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
-            function, *args = args
+            function = args[0]
 
             def run(*args: Any, **kwargs: Any) -> Any:
                 with self:
                     return function(*args, **kwargs)
 
-            return func(run, *args, **kwargs)
+            return func(run, *args[1:], **kwargs)
         if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
