@@ -42,8 +42,8 @@ void widen(const NeededDevices& needed, std::size_t num_devices, Attempt& attemp
 }
 
 PortfolioResult run_on_few(const NeededDevices& few, std::size_t num_devices,
-                           const PlanRequest& request) {
-  PortfolioResult result = run_portfolio(few.costs(), Units(few.costs()), request);
+                           const PlanRequest& request, std::int64_t spent = 0) {
+  PortfolioResult result = run_portfolio(few.costs(), Units(few.costs()), request, {}, spent);
   for (Attempt& attempt : result.attempts) widen(few, num_devices, attempt);
   return result;
 }
@@ -77,12 +77,14 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   const FirstPlans first = first_plans(costs, request);
   if (first.step.has_value()) tell(request, *first.step, kFirstMethod);
   const auto few = request.place.expert == nullptr ? devices_to_see(costs, first) : nullptr;
+  // Whoever watches gets the same plan.
+  const std::int64_t spent = num_devices > FirstPlans::kFewDevices ? first.work : 0;
   try {
     if (few != nullptr)
-      if (PortfolioResult found = run_on_few(*few, num_devices, request);
+      if (PortfolioResult found = run_on_few(*few, num_devices, request, spent);
           best_of(found.attempts) != nullptr)
         return found;
-    return run_portfolio(costs, units, request, first.known);
+    return run_portfolio(costs, units, request, first.known, spent);
   } catch (const Cancelled&) {  // anytime: what was told of stays
     if (!first.placed.has_value()) throw;
     return just(*first.placed, {.costs = costs, .units = units, .order = request.place.order});

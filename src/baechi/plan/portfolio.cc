@@ -68,7 +68,8 @@ void take_better(std::vector<Attempt> others, std::vector<Attempt>& attempts) {
 }  // namespace
 
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
-                              const PlanRequest& request, const KnownPlans& known) {
+                              const PlanRequest& request, const KnownPlans& known,
+                              std::int64_t spent) {
   if (request.paper) {
     PortfolioRun portfolio(costs, units, {costs, units}, request);
     for (const PlacerEntry* placer : placers_of_the_paper(request.method)) portfolio.place(*placer);
@@ -86,8 +87,8 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
   // Executors with an order of their own take it from the file, or take ids to break ties.
   if (costs.graph().num_ops() > kMostCanonicalOps ||
       request.place.order != ExecutionOrder::kPlanned)
-    return run_all(costs, units, {.costs = costs, .units = units, .known = &known}, request,
-                   *recipe);
+    return run_all(costs, units, {.costs = costs, .units = units, .known = &known, .spent = spent},
+                   request, *recipe);
 
   const CanonicalCosts canonical(costs);
   const Units canonical_units(canonical.costs());
@@ -101,9 +102,13 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
     expert = canonical.from_given(*request.place.expert);
     renumbered.place.expert = &*expert;
   }
-  PortfolioResult result =
-      run_all(canonical.costs(), canonical_units,
-              {costs, units, &canonical, busy.has_value() ? &*busy : nullptr}, renumbered, *recipe);
+  PortfolioResult result = run_all(canonical.costs(), canonical_units,
+                                   {.costs = costs,
+                                    .units = units,
+                                    .canonical = &canonical,
+                                    .busy = busy.has_value() ? &*busy : nullptr,
+                                    .spent = spent},
+                                   renumbered, *recipe);
   if (best_of(result.attempts) == nullptr) {
     if (request.budget_to_fit == 0.0 || std::ranges::any_of(result.attempts, &Attempt::proved))
       return result;

@@ -3,6 +3,7 @@
 // best plan, and `all`, which also shows the baselines. `exact` runs them too, for a plan to beat.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "baechi/cost/cost_model.h"
@@ -13,9 +14,11 @@
 namespace baechi {
 
 // What the request's method stands for. Throws InputError for a name that nobody knows. Requires a
-// budget that is finite. Plans that are known are of these costs and the request's options.
+// budget that is finite. Plans that are known are of these costs and the request's options. The
+// search has less by what was `spent` before, in simulated operators.
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
-                              const PlanRequest& request, const KnownPlans& known = {});
+                              const PlanRequest& request, const KnownPlans& known = {},
+                              std::int64_t spent = 0);
 
 // The best placement that it finds; nothing where none fits or the search was stopped.
 std::optional<Placement> best_placement(const CostModel& costs, const PlanRequest& request);

@@ -36,7 +36,8 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
       given_(given),
       request_(request),
       last_resort_(new_resort()),
-      budget_(request, last_resort_) {
+      budget_(request, last_resort_),
+      spent_(given.spent) {
   if (given.busy != nullptr)
     for (const OpId op : critical_path_first_sequence(costs))
       decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
@@ -48,6 +49,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
   OptimizeOptions optimize = request.optimize;
   optimize.cancel = request.place.cancel;
   shrunk_ = std::make_unique<Shrunk>(costs, optimize);
+  spent_ += work_of_optimizer(costs);
   result_.passes = shrunk_->optimized.passes;
 }
 
@@ -179,9 +181,9 @@ void PortfolioRun::search(PlaceWindow place_window) {
   if (on_faster_.has_value() && (start == nullptr || on_faster_->makespan < start->makespan))
     start = &*on_faster_;
   if (start == nullptr) return;
-  const double over =
-      static_cast<double>(std::max<std::int64_t>(charged_ - work_of_methods(costs_.graph()), 0)) /
-      kReplaysPerSecond;
+  const double over = static_cast<double>(std::max<std::int64_t>(
+                          spent_ + charged_ - work_of_methods(costs_.graph()), 0)) /
+                      kReplaysPerSecond;
   budget_.divide(std::max(request_.budget - over, request_.budget / 2));
   const auto begin = std::chrono::steady_clock::now();
   Attempt refined = *start;

@@ -29,6 +29,7 @@ struct Given {
   const CanonicalCosts* canonical = nullptr;
   const CanonicalCosts* busy = nullptr;
   const KnownPlans* known = nullptr;  // where the search is in the given numbering
+  std::int64_t spent = 0;             // before, in simulated operators: the search has less
 
   PlacedGraph to(const PlacedGraph& placed) const {
     return canonical != nullptr ? canonical->to_given(placed) : placed;
@@ -113,6 +114,7 @@ class PortfolioRun {
   std::vector<SearchPart> searched_;
   std::optional<Attempt> on_faster_;  // the best without slower devices
   std::int64_t charged_ = 0;          // for the methods, in simulated operators
+  std::int64_t spent_ = 0;            // beside them and the search
   std::vector<std::string> left_out_;
 };
 

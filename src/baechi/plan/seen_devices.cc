@@ -21,6 +21,7 @@ FirstPlans first_plans(const CostModel& costs, const PlanRequest& request) {
   auto* const placed = std::get_if<PlacedGraph>(&etf);
   if (placed == nullptr) return {};
   FirstPlans plans;
+  plans.work = work_of(find_placer("m-etf"), costs);
   plans.devices = used(*placed);
   plans.known.emplace_back(place_m_etf, *placed);
   PlacedGraph executed =
@@ -30,10 +31,10 @@ FirstPlans first_plans(const CostModel& costs, const PlanRequest& request) {
     plans.step = trace.schedule.makespan;
     plans.placed = std::move(executed);
   }
-  const std::int64_t work =
-      work_of(find_placer("m-etf"), costs) + work_of(find_placer("m-sct"), costs);
+  const std::int64_t work = plans.work + work_of(find_placer("m-sct"), costs);
   if (num_devices <= FirstPlans::kFewDevices || work > most_work_of_methods(request, costs.graph()))
     return plans;
+  plans.work = work;
   const PlaceResult sct = place_m_sct(costs, request.place);
   if (const auto* other = std::get_if<PlacedGraph>(&sct)) {
     plans.devices = std::max(*plans.devices, used(*other));

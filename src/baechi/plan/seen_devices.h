@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -22,6 +23,7 @@ struct FirstPlans {
   std::optional<Time> step;  // of m-ETF's plan, as it is executed; absent if that does not fit
   std::optional<PlacedGraph> placed;   // that plan
   KnownPlans known;                    // as the list schedulers made them
+  std::int64_t work = 0;               // that they took, about, in simulated operators
   std::optional<std::size_t> devices;  // that they use, the larger number; absent: one has no plan
 };
 FirstPlans first_plans(const CostModel& costs, const PlanRequest& request);

@@ -125,6 +125,7 @@ Time BlockReplay::makespan(const DeviceOrder& orders) {
   queues_.clear();
   events_.clear();
   copies_.clear();
+  arrivals_ = 0;
   for (const DeviceId device : workers_.keys()) {
     Worker& worker = workers_[device];
     if (stale_[device]) find_blocks(device, orders[device]);
@@ -160,6 +161,12 @@ std::size_t BlockReplay::num_blocks() const {
   std::size_t sum = 0;
   for (const Worker& worker : workers_) sum += worker.blocks.size();
   return sum;
+}
+
+std::int64_t BlockReplay::work() const {
+  constexpr std::size_t kInCaches = 4'000;
+  const std::size_t far = arrivals_ > kInCaches ? arrivals_ - kInCaches : 0;
+  return static_cast<std::int64_t>(num_blocks() + far / 2);
 }
 
 // Starts what comes next on an idle device, if all that it waits for is known.
@@ -235,8 +242,10 @@ void BlockReplay::send(OpId op, DeviceId from, Instant now) {
     const auto [start, end] = queues_.serve(from, send.to, now.at, send.takes);
     copies_.push_back({send.tensor, send.to, start, end});
     const Instant arrival = end == now.at ? now : Instant{end, 0};
+    arrivals_ += send.readers;
     for (std::uint32_t i = 0; i < send.readers; ++i) arrive(*reader++, send.to, arrival);
   }
+  arrivals_ += outbox.followers;
   for (std::uint32_t i = 0; i < outbox.followers; ++i, ++reader)
     arrive(*reader, device_[*reader], now);
 }

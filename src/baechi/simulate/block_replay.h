@@ -45,6 +45,8 @@ class BlockReplay {
 
   Time makespan(const DeviceOrder& orders);
   std::size_t num_blocks() const;
+  // What the last makespan() took, in blocks of a graph that caches hold.
+  std::int64_t work() const;
 
   // Of the last makespan(), with the orders that it was given.
   void tell(const DeviceOrder& orders, IdVector<OpId, OpSlot>& slots) const;
@@ -120,6 +122,7 @@ class BlockReplay {
   std::vector<Send> sends_;
   std::vector<OpId> readers_;  // and after them, followers on other devices
   std::vector<DeviceId> reached_;
+  std::size_t arrivals_ = 0;  // of the last makespan(), at readers and followers
   std::vector<Copy> copies_;
 };
 

@@ -17,6 +17,12 @@ std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs) {
              placer.work_of_pair;
 }
 
+std::int64_t work_of_optimizer(const CostModel& costs) {  // which cuts a group for each device
+  const OpGraph& graph = costs.graph();
+  return static_cast<std::int64_t>((graph.num_ops() + graph.num_edges()) *
+                                   costs.cluster().num_devices());
+}
+
 std::int64_t work_of_methods(const OpGraph& graph) {
   constexpr std::int64_t kLeast = 2'000'000, kOfOperator = 200;
   return std::max(kLeast, kOfOperator * static_cast<std::int64_t>(graph.num_ops()));

@@ -75,7 +75,7 @@ Time LocalSearch::makespan() {
     return simulator_.makespan(now_);
   }
   const Time makespan = blocks_->makespan(*now_.order);
-  work_ += static_cast<std::int64_t>(blocks_->num_blocks()) + num_ops / 8;
+  work_ += blocks_->work() + num_ops / 8;
   return makespan;
 }
 
