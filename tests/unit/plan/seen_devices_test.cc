@@ -9,7 +9,9 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/place/placer.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/search/budget.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 
@@ -43,6 +45,8 @@ TEST_CASE("seen devices: more than the list schedulers use, whatever else there 
     const FirstPlans plans = first_plans(costs, {});
     REQUIRE(plans.devices.has_value());
     REQUIRE(plans.step.has_value());
+    CHECK(plans.work ==
+          work_of(find_placer("m-etf"), costs) + work_of(find_placer("m-sct"), costs));
     const std::size_t few = seen(graph, equal(200));
     if (few == 0) {
       CHECK(*plans.devices >= 64);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -80,6 +82,33 @@ struct Walk {
     placed.order = device_order(sequence, placed.device, costs.cluster().num_devices());
   }
 };
+
+TEST_CASE("block replay: what it takes grows with arrivals that no cache holds") {
+  const auto work_of = [](std::size_t readers) {
+    GraphSketch sketch;
+    sketch.op("first", 1);
+    for (std::size_t i = 0; i < readers; ++i) {
+      const std::string name = std::to_string(i);
+      sketch.op(name, 1).control("first", name);
+    }
+    const OpGraph graph = sketch.build();
+    const OpId first(0);
+    const Cluster cluster = byte_per_ns(2, CommunicationMode::kParallel, Time(0));
+    const CostModel costs(graph, cluster);
+    PlacedGraph placed{Placement(graph.num_ops(), DeviceId(1)), DeviceOrder(2)};
+    placed.device[first] = DeviceId(0);
+    for (const OpId op : graph.topological_order())
+      (*placed.order)[placed.device[op]].push_back(op);
+    BlockReplay replay(costs);
+    replay.start(placed);
+    for (int times = 0; times < 2; ++times) replay.makespan(*placed.order);
+    CHECK(replay.num_blocks() == readers + 1);
+    return replay.work() - static_cast<std::int64_t>(replay.num_blocks());
+  };
+  CHECK(work_of(3) == 0);
+  CHECK(work_of(4'000) == 0);
+  CHECK(work_of(6'000) == 1'000);
+}
 
 TEST_CASE("block replay: tells from move to move what a whole replay tells") {
   std::size_t compared = 0, joined = 0, tight = 0, roomy = 0, exact = 0, peaks = 0;

@@ -72,13 +72,14 @@ void StageGraph::add_parts(const Blocks& blocks, const Division& division) {
 // Wires that stay within a part take memory from their first block to their last.
 void StageGraph::add_wires(const Blocks& blocks, const Division& division) {
   IdVector<BlockId, std::array<Bytes, kPhases>> begins(blocks.size() + 1), ends(blocks.size() + 1);
+  LastReaders last;
   for (const Wire& wire : blocks.wires()) {
     const PartId from = part(division.stage_of[wire.from.block], wire.from.phase);
     const bool within = std::all_of(wire.to.begin(), wire.to.end(), [&](const BlockPart& to) {
       return part(division.stage_of[to.block], to.phase) == from;
     });
     if (!within) {
-      add_wire(wire, division);
+      add_wire(wire, division, last);
     } else if (!wire.control && !wire.to_end) {
       const auto [low, high] =
           std::minmax({wire.from.block, wire.to.front().block, wire.to.back().block});
@@ -96,11 +97,11 @@ void StageGraph::add_wires(const Blocks& blocks, const Division& division) {
     }
 }
 
-void StageGraph::add_wire(const Wire& wire, const Division& division) {
+// `last` is room for what is found on every device that reads the wire: the part that does so last.
+void StageGraph::add_wire(const Wire& wire, const Division& division, LastReaders& last) {
   const PartId from = part(division.stage_of[wire.from.block], wire.from.phase);
   const DeviceId home = parts_[from].device;
-  // On every device that reads it: the part that reads it last.
-  std::vector<std::pair<DeviceId, PartId>> last;
+  last.clear();
   for (const BlockPart& reader : wire.to) {
     const PartId to = part(division.stage_of[reader.block], reader.phase);
     const DeviceId device = parts_[to].device;

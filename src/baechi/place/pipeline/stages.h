@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -77,7 +78,8 @@ class StageGraph {
  private:
   void add_parts(const Blocks& blocks, const Division& division);
   void add_wires(const Blocks& blocks, const Division& division);
-  void add_wire(const Wire& wire, const Division& division);
+  using LastReaders = std::vector<std::pair<DeviceId, PartId>>;
+  void add_wire(const Wire& wire, const Division& division, LastReaders& last);
   void follow(PartId from, PartId to);
   StageMessage& message_to(PartId from, DeviceId to);
   void find_depths();

@@ -11,6 +11,7 @@
 #include "baechi/optimize/list_schedule.h"
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/attempt/attempt.h"
+#include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/planner_options.h"
@@ -37,9 +38,9 @@ constexpr StepMethod kStepMethods[] = {
     {.name = "in stages", .asked = for_several, .run = place_in_stages},
 };
 
-// Operators that replays may simulate in all, so that a step of hundreds of thousands is replayed a
-// few times and a small one under every order.
-constexpr std::int64_t kReplayed = 7'000'000;
+// Parts of the budget: for plans of one micro-batch; for their replays, so that a step of hundreds of
+// thousands is replayed a few times and a small one under every order; for stages beside those.
+constexpr double kOfOne = 0.25, kReplayed = 0.25, kStages = 0.5;
 
 // The step with edges of control so that micro-batch m starts when m - window has ended.
 OpGraph with_window(const Unrolled& step, std::uint32_t window) {
@@ -93,7 +94,10 @@ MethodOutcome row_of(std::string method) {
 class Replays {
  public:
   explicit Replays(const StepProblem& problem)
-      : problem_(problem), step_(problem.step), simulator_(problem.costs) {}
+      : problem_(problem),
+        step_(problem.step),
+        simulator_(problem.costs),
+        most_(replays_in(std::min(problem.request.budget, 1e6) * kReplayed)) {}
 
   void add(const Attempt& attempt) {
     Placement placement;
@@ -119,12 +123,12 @@ class Replays {
  private:
   void try_orders() {
     for (const std::uint32_t window : windows()) {
-      if (placements_.empty() || (window != windows().front() && replayed_ >= kReplayed)) break;
+      if (placements_.empty() || (window != windows().front() && replayed_ >= most_)) break;
       const OpGraph limited = with_window(step_, window);
       const CostModel costs(limited, problem_.costs.cluster());
       for (std::size_t i = 0; i < placements_.size(); ++i)
         for (const bool backward_first : {true, false})
-          if (is_near(answer_.methods[i]) && (replayed_ == 0 || replayed_ < kReplayed))
+          if (is_near(answer_.methods[i]) && (replayed_ == 0 || replayed_ < most_))
             try_order(costs, placements_[i], backward_first, answer_.methods[i]);
     }
   }
@@ -171,6 +175,7 @@ class Replays {
   const Unrolled& step_;
   Simulator simulator_;
   std::vector<Placement> placements_;  // by row
+  const std::int64_t most_;            // operators that it may simulate
   std::int64_t replayed_ = 0;
   StepAnswer answer_;
 };
@@ -228,7 +233,8 @@ StepAnswer place_in_stages(const StepProblem& problem) {
                           .expert = nullptr,
                           .order = problem.request.place.expert_order};
   const StepPlacer own{.name = "expert", .summary = "as the user says"};
-  options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) *
+  const double part = for_any_step(problem.request) ? kStages : 1;
+  options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) * part *
                                            static_cast<double>(PipelineOptions{}.work));
   const Cluster& cluster = problem.costs.cluster();
   Simulator simulator(problem.costs);
@@ -274,7 +280,7 @@ StepAnswer replay_micro_batch(const StepProblem& problem) {
   Replays replays(problem);
   const CostModel& costs = problem.micro_batch;
   PlanRequest request = problem.request;
-  request.budget = problem.request.budget / 4;
+  request.budget = problem.request.budget * kOfOne;
   request.watch = nullptr;  // its steps are of one micro-batch
   const Units units(costs);
   if (!prove_cannot_fit(costs, units).has_value())
