@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import gc
 import inspect
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -376,11 +377,12 @@ class Spoken(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)
-        self.calls = 0
+        self.calls, self.held = 0, types.SimpleNamespace(scale=torch.ones(8))
 
     def forward(self, x: Any, labels: Any) -> Any:
         self.calls += 1
-        scores = self.last(self.norm(self.first(x)).relu_()).log_softmax(-1)
+        hidden = self.norm(self.first(x)).relu_() * self.held.scale
+        scores = self.last(hidden).log_softmax(-1)
         sizes = torch.full((2,), 6), torch.full((2,), 2)
         return nn.functional.ctc_loss(scores.view(6, 2, 5), labels, *sizes)
 
@@ -395,6 +397,8 @@ def test_what_no_tracer_follows_is_recorded_on_one_run() -> None:
     keys = list(step.keys.values())
     forward = ["first:addmm:0", "norm:native_batch_norm:0", ":relu:0", "last:addmm:0"]
     assert [key for key in keys if key in forward] == forward
+    scaled = next(node for node, key in step.keys.items() if key == ":mul:0")
+    assert [one.meta["val"].shape for one in scaled.all_input_nodes] == [(12, 8), (8,)]
     backward = [":_ctc_loss_backward:0", "last:mm:0", ":threshold_backward:0", "first:mm:0"]
     assert [key for key in keys if key in backward] == backward
     kinds = collections.Counter(one.kind for one in step.outputs)

@@ -85,6 +85,7 @@ class _Recording(TorchDispatchMode):
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[torch.Tensor] = []  # so that no id is used twice
         self._shapes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.constants: dict[str, torch.Tensor] = {}
         self.is_backward = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -114,9 +115,14 @@ class _Recording(TorchDispatchMode):
         self._nodes[id(tensor)] = node
         self._kept.append(tensor)
 
-    def node_of(self, tensor: torch.Tensor) -> fx.Node | None:
-        """Return the node that gave a tensor; None: it was there before, and is no weight."""
-        return self._nodes.get(id(tensor))
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """Return the node that gave a tensor, a constant if it was there before and no weight."""
+        if id(tensor) not in self._nodes:
+            name = f"constant_{len(self._kept)}"
+            node = self._graph.create_node("get_attr", name)
+            node.meta["val"] = self.constants[name] = self._shape(tensor)
+            self.know(tensor, node)
+        return self._nodes[id(tensor)]
 
     def placeholder(self, tensor: torch.Tensor, desc: Any) -> None:
         """Add an input."""
@@ -171,7 +177,7 @@ def record(whole: nn.Module, given: tuple[Any, ...]) -> fx.GraphModule:
     node = graph.output([node for node, _ in found])
     node.meta["desc"] = [desc for _, desc in found]
     graph.eliminate_dead_code()
-    return fx.GraphModule(nn.Module(), graph)
+    return fx.GraphModule(recording.constants, graph)
 
 
 def _backward(
