@@ -311,6 +311,18 @@ def test_a_placed_model_that_nobody_has_any_more_gives_its_memory_back(
     assert [sim.memory_allocated(i) for i in range(2)] == before
 
 
+def test_a_step_without_torch_compile_is_refused() -> None:
+    model, x = nn.Linear(4, 4), torch.randn(4, 4)
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
+    placed = baechi.torch.place(model, x, "2x1GiB", micro_batches=2, **options)
+    with (
+        torch.compiler.set_stance("force_eager"),
+        pytest.raises(baechi.InputError, match="switched off"),
+    ):
+        placed.step(x)
+    assert model.weight.grad is None
+
+
 def test_a_step_that_was_broken_off_leaves_nothing_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

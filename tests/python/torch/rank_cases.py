@@ -247,6 +247,17 @@ def delay(seed: int) -> None:
         setattr(transport.Transport, name, late)
 
 
+def fail_once(name: str) -> None:
+    """Have a function of the transport fail when it is called next."""
+    known = vars(transport)[name]
+
+    def fails(*_: Any) -> Any:
+        vars(transport)[name] = known
+        raise RuntimeError("the device is gone")
+
+    vars(transport)[name] = fails
+
+
 def said_by(function: Callable[[], Any]) -> str:
     """Return what a call raises, in one line, or what it returns."""
     try:
@@ -285,6 +296,7 @@ def faults(_: Path) -> dict[str, str]:
     placed = placed_at_random(case, model, batch)
     said["sizes"] = said_by(lambda: placed.step(x[: 8 - 2 * rank], targets[: 8 - 2 * rank]))
     said["values"] = said_by(lambda: placed.step(x + rank, targets))
+    said["order"] = said_by(lambda: placed.step(x.flip(0) if rank else x, targets))
     with torch.autocast("cpu", torch.bfloat16, enabled=rank == 1):
         said["autocast"] = said_by(lambda: placed.step(x, targets))
     said["which"] = said_by(
@@ -332,6 +344,13 @@ def copied_faults(_: Path) -> dict[str, str]:
     said["raises"] = said_by(lambda: broken.step(tokens, given[1]))
     words.zero_grad()
     said["again"] = str(broken.step(*given).item())
+    if rank == 1:
+        fail_once("_laid_out")  # where a device says that it has failed
+    began = time.monotonic()
+    said["laid"] = said_by(lambda: broken.step(*given))
+    said["soon"] = str(time.monotonic() - began < TIMEOUT.total_seconds() / 2)
+    words.zero_grad()
+    said["after"] = str(broken.step(*given).item())
     said["smaller"] = said_by(lambda: placed.step(*(part[:7] for part in batch)))
     said["step"] = str(by_plan.step(*batch).item())
     said["norm"] = str(by_plan.clip_grad_norm_(0.5).item())

@@ -21,8 +21,8 @@ _WORLDS = {
 }
 _ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
-    2: [*_ALONE, "copied_infinite", "dropped", "copied_simulated"],
-    4: ["copied_faults", "copied_checkpoint"],
+    2: [*_ALONE, "dropped", "copied_simulated"],
+    4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
 }
 
 
@@ -71,6 +71,7 @@ _SAID = {  # on both ranks
     "sizes": "do not have the same shapes of the batch: (8, 6) of float64, (8, 3) of float64 and "
     "(6, 6) of float64, (6, 3) of float64",
     "values": "do not have the same values of the batch",
+    "order": "do not have the same values of the batch",
     "autocast": "do not have the same autocast",
     "which": "rank 0 is about to clip gradients, and rank 1 to run this step: every rank calls the "
     "same, in the same order",
@@ -108,7 +109,10 @@ def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path) -> None:
         assert "Frozen on 4 of 4 devices in 2 replicas: a step" in said["shown"]
         assert "index out of range" in said["raises"]
         assert float(said["again"]) == pytest.approx(rank_cases.alone(rank_cases.COPIES)[0][0])
-        assert "7 samples are 2 micro-batches, the last of 3" in said["smaller"]
+        assert "the device is gone" in said["laid"]
+        assert said["soon"] == "True"
+        assert said["after"] == said["again"]
+        assert "7 samples are micro-batches of 4, 3, and each of 2" in said["smaller"]
 
 
 def test_replicas_draw_other_random_numbers(folder: Path) -> None:

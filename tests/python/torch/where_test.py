@@ -206,9 +206,9 @@ class Remade(nn.Module):
         self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) * 0.3 for _ in range(6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for part in (self.weights[:3], self.weights[3:]):
-            x = checkpoint(self.part, x, part, use_reentrant=False)
-        return x
+        x = checkpoint(self.part, x, self.weights[:3], use_reentrant=False)
+        rest = {"x": x, "weights": self.weights[3:]}
+        return checkpoint(function=self.part, use_reentrant=False, **rest)
 
     def part(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
         for weight in weights:

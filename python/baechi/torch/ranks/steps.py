@@ -17,7 +17,7 @@ from baechi.torch.program.peaks import walk, whole
 from baechi.torch.program.reductions import with_reductions
 from baechi.torch.ranks.cutting import part_of
 from baechi.torch.ranks.errors import digest
-from baechi.torch.ranks.gradients import ElsewhereGradient, stand_for_gradients
+from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import Buckets
 from baechi.torch.ranks.values import facts_of
@@ -65,8 +65,7 @@ class RankSteps(Steps):
         """Run this rank's part of a mini-batch; return the mean loss."""
         processes = self.processes
         for weight, _ in self.weights.away.values():
-            if isinstance(weight.grad, ElsewhereGradient):
-                weight.grad = None
+            weight.grad = None  # what stands for one
         with processes.agreeing("run this step") as facts:
             facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
             facts["values of the batch"] = facts_of((inputs, targets))
@@ -107,8 +106,8 @@ class RankSteps(Steps):
         own = [w for w in self.weights.own.values() if w.grad is not None]
         finite = scaler is None or all(bool(w.grad.isfinite().all()) for w in own)
         found = processes.ended([total, float(finite), float(bool(losses))], error)
-        if finite and not all(each[1] for each in found) and own:
-            own[0].grad.view(-1)[:1].fill_(float("inf"))  # so that its scaler finds it, too
+        if finite and not all(each[1] for each in found):
+            self._be_infinite(own)
         stand_for_gradients(self.weights.away)
         joint = groups[0][0].joint
         like = joint.results[groups[0][0].loss].meta["val"]
@@ -116,6 +115,18 @@ class RankSteps(Steps):
         there = [rank for rank, each in enumerate(found) if each[2]]
         loss = sum({processes.replicas.number[rank]: found[rank][0] for rank in there}.values())
         return torch.tensor(loss, dtype=like.dtype, device=self.processes.device)
+
+    def _be_infinite(self, own: list[torch.Tensor]) -> None:
+        """Have this rank's scaler find an infinity, as that of another rank does."""
+        for weight in own:
+            if weight.grad.numel():
+                weight.grad[(0,) * weight.grad.dim()] = float("inf")
+                return
+        trained = [weight for weight, _ in self.weights.away.values() if weight.requires_grad]
+        for weight in sorted(trained, key=torch.Tensor.numel)[:1]:  # of a rank without weights
+            weight.grad = torch.full_like(
+                weight, float("inf"), memory_format=torch.contiguous_format
+            )
 
     def _share_buffers(self, groups: list[Any]) -> None:
         """Have all replicas go on with the buffers of the first."""
@@ -163,9 +174,9 @@ class RankSteps(Steps):
         each = len(parts) // replicas
         if sizes != sizes[:each] * replicas:
             raise InputError(
-                f"inputs: {sum(sizes)} samples are {len(parts)} micro-batches, the last of "
-                f"{sizes[-1]}, and each of {replicas} replicas needs as many of the same sizes: "
-                f"give a multiple of {replicas * self.size} samples (DataLoader: drop_last=True)"
+                f"inputs: {sum(sizes)} samples are micro-batches of {', '.join(map(str, sizes))}, "
+                f"and each of {replicas} replicas needs as many of the same sizes: give a "
+                f"multiple of {replicas * self.size} samples (DataLoader: drop_last=True)"
             )
         return parts[self.processes.replica * each :][:each]
 

@@ -68,8 +68,9 @@ class Transport:
 
     def send(self, tensor: torch.Tensor, number: int) -> None:
         """Begin to send."""
-        message = self._begin(number)
-        host = _laid_out(tensor, message)
+        message: Any = self.messages[number]
+        host = _laid_out(tensor, message)  # if it raises, `finish` sends another
+        self._begin(number)
         self._let_go()
         if host.numel():
             work = distributed.isend(_bytes(host), message.target, group=self.processes.group)
@@ -98,11 +99,12 @@ class Transport:
 
     def reduce(self, number: int, *gradients: torch.Tensor) -> None:
         """Begin to add up the gradients of a bucket over replicas: those of each type as one."""
-        bucket = self._begin(number)
+        bucket: Any = self.messages[number]
         lines: dict[torch.dtype, list[torch.Tensor]] = {}
         for gradient, one in zip(gradients, bucket.gradients, strict=True):
             lines.setdefault(gradient.dtype, []).append(_flat(_laid_out(gradient, one)))
         sums = {kind: torch.cat(line) for kind, line in lines.items()}
+        self._begin(number)
         group, filled = self.processes.alike, [s for s in sums.values() if s.numel()]
         works = [distributed.all_reduce(one, group=group, async_op=True) for one in filled]
         self._open[number] = works, sums

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that ranks compare: all bits of a tensor as one sum."""
+"""Values that ranks compare: all bits of a tensor, and their order, as one number."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from baechi.torch.capture.loss import tensors_in
 
+_FACTOR = 0x1E3779B97F4A7C15
+_PIECE = 8 << 20  # bytes that are summed up at once
+
 
 def sum_of(tensor: torch.Tensor) -> int:
-    """Return the sum of a tensor's values as their bits are, which none of them is left out of."""
+    """Return a sum of a tensor's values as their bits are, each times a number of its place."""
     if tensor.numel() == 0 or tensor.is_meta or tensor.layout is not torch.strided:
         return 0
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -21,8 +25,13 @@ def sum_of(tensor: torch.Tensor) -> int:
     if plain.storage_offset() * plain.element_size() % 8:
         plain = plain.clone()
     line = plain.view(-1).view(torch.uint8)
-    words = line.numel() // 8 * 8
-    return int(line[:words].view(torch.int64).sum() + line[words:].sum(dtype=torch.int64))
+    total = 0
+    for piece in line.split(_PIECE):
+        words = functional.pad(piece, (0, -piece.numel() % 8)).view(torch.int64)
+        places = torch.arange(1, words.numel() + 1, device=words.device) * _FACTOR  # wraps
+        places ^= places >> 31
+        total = (31 * total + int(((words ^ (words >> 32)) * (places | 1)).sum())) % 2**64
+    return total
 
 
 def facts_of(value: Any, *, with_values: bool = True) -> str:

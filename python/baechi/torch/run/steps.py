@@ -125,8 +125,14 @@ class Steps:
         Nothing has run yet: a call repeats what is an error of the model or of the batch.
         """
         try:
+            count = len(self._collected)
             with torch._dynamo.config.patch(**flags()):
                 self._compiled(self._classes.word(), args, kwargs, targets)
+            if len(self._collected) == count:
+                raise InputError(
+                    "step: torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance); "
+                    "switch it on, or call the model and the backward of its loss"
+                )
             return ""
         except (InputError, torch.OutOfMemoryError):
             raise

@@ -74,11 +74,11 @@ class Together(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call the function with its tensors on one device."""
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
         if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
-            function = args[0]
+            function = args[0] if args else kwargs.pop("function")
 
             def run(*args: Any, **kwargs: Any) -> Any:
                 with self:
