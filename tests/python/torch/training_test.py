@@ -188,16 +188,17 @@ def test_threads_that_share_a_placed_model(stance: Any) -> None:
         placed_at_random(model, rows(1))
 
         def call(number: int) -> None:
-            with torch.no_grad(), torch.compiler.set_stance(stance):
+            with torch.no_grad():
                 found = model(rows(number)).cpu()
                 if not torch.allclose(found, plain(rows(number))):
                     wrong.append(number)
 
         threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with torch.compiler.set_stance(stance):  # of all threads
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
     assert wrong == []
 
 
