@@ -78,8 +78,7 @@ void bench_place_layered() {
   }
 }
 
-// A table for docs/lab/benchmarks.md: what placing costs per operator, from ten thousand to a
-// million.
+// What placing costs per operator, from ten thousand to a million.
 void bench_growth() {
   constexpr std::array kMethods{"m-topo", "m-etf", "m-sct"};
   constexpr int kRepeats = 3;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table for docs/lab/benchmarks.md: how much more of the search is done in the same time by two
-// threads. Times are those that would pass if each thread had a processor, so that other programs on
-// the machine do not count.
+// How much more of the search is done in the same time by two threads. Times are those that would
+// pass if each thread had a processor, so that other programs on the machine do not count.
 #include <algorithm>
 #include <array>
 #include <chrono>
