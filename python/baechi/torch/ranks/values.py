@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,7 +12,14 @@ from torch.nn import functional
 from baechi.torch.capture.loss import tensors_in
 
 _FACTOR = 0x1E3779B97F4A7C15
-_PIECE = 8 << 20  # bytes that are summed up at once
+_WORDS = 1 << 16  # that are summed up at once, within a processor's cache
+
+
+@functools.cache
+def _places(device: torch.device) -> torch.Tensor:
+    """Return an odd number for each place, in no pattern."""
+    places = torch.arange(1, _WORDS + 1, device=device) * _FACTOR  # wraps
+    return (places ^ (places >> 31)) | 1
 
 
 def sum_of(tensor: torch.Tensor) -> int:
@@ -25,13 +33,12 @@ def sum_of(tensor: torch.Tensor) -> int:
     if plain.storage_offset() * plain.element_size() % 8:
         plain = plain.clone()
     line = plain.view(-1).view(torch.uint8)
-    total = 0
-    for piece in line.split(_PIECE):
-        words = functional.pad(piece, (0, -piece.numel() % 8)).view(torch.int64)
-        places = torch.arange(1, words.numel() + 1, device=words.device) * _FACTOR  # wraps
-        places ^= places >> 31
-        total = (31 * total + int(((words ^ (words >> 32)) * (places | 1)).sum())) % 2**64
-    return total
+    places, total = _places(line.device), torch.zeros((), dtype=torch.int64, device=line.device)
+    for piece in line.split(8 * _WORDS):
+        missing = -piece.numel() % 8
+        words = (functional.pad(piece, (0, missing)) if missing else piece).view(torch.int64)
+        total = 31 * total + ((words ^ (words >> 32)) * places[: words.numel()]).sum()
+    return int(total) % 2**64
 
 
 def facts_of(value: Any, *, with_values: bool = True) -> str:
