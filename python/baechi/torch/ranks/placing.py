@@ -114,7 +114,8 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         part = replicas.part[processes.rank]
         own = [name for name, home in found.homes.items() if index[home] == part]
         make_weights(asked.model, asked.weights, dict.fromkeys(own, processes.device), own=own)
-        values = {n: sum_of(t) for n, t in named_tensors(asked.model) if n in own}
+        kept = named_tensors(asked.model) if replicas.count > 1 else ()
+        values = {n: sum_of(t) for n, t in kept if n in own}
     if replicas.count > 1:
         processes.divide(replicas)
         _check_alike(processes, values)

@@ -74,17 +74,18 @@ class Together(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call the function with its tensors on one device."""
-        kwargs = dict(kwargs or {})
+        kwargs = kwargs or {}
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
         if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
-            function = args[0] if args else kwargs.pop("function")
+            given = dict(kwargs)
+            function = args[0] if args else given.pop("function")
 
             def run(*args: Any, **kwargs: Any) -> Any:
                 with self:
                     return function(*args, **kwargs)
 
-            return func(run, *args[1:], **kwargs)
+            return func(run, *args[1:], **given)
         if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
