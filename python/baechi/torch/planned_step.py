@@ -134,7 +134,8 @@ def planned(
     cluster = cluster_for(asked)
     devices = tuple(chosen_devices(asked.devices, cluster)) if to_run and here is None else ()
     if here is not None:
-        devices = (here,) * len(cluster)
+        ends = (torch.device("cpu") if one.kind == STORE else here for one in cluster.devices)
+        devices = tuple(ends)
     if to_run:
         names = [device.name for device in cluster.devices]
         warn_of_small(cluster, dict(zip(names, devices, strict=True)))

@@ -117,7 +117,7 @@ CASES |= {
     "copied words": dataclasses.replace(CASES["words"], replicas=2),
     "copied parts": dataclasses.replace(CASES["tied"], replicas=2, memory="6KiB"),
     "copied branches": dataclasses.replace(
-        CASES["smaller"], replicas=2, memory="4KiB", sizes=(8, 4, 8, 8), accumulate=True
+        CASES["smaller"], replicas=2, memory="4KiB", sizes=(8, 7, 5, 1), accumulate=True
     ),
 }
 
@@ -196,7 +196,7 @@ def placed_at_random(case: Case, model: nn.Module, batch: Any, **options: Any) -
     return baechi.torch.place(
         model,
         batch[0],
-        f"{count}x{case.memory}",
+        options.pop("cluster", f"{count}x{case.memory}"),
         loss=case.loss,
         targets=batch[1],
         micro_batches=case.micro_batches,
@@ -207,9 +207,8 @@ def placed_at_random(case: Case, model: nn.Module, batch: Any, **options: Any) -
 
 
 def own(placed: Any) -> dict[str, torch.Tensor]:
-    here = placed.planned.names[placed.processes.part]
-    where = placed.weight_devices
-    return {n: t.detach().clone() for n, t in named(placed.model) if where[n] == here}
+    mine = placed._weights.own
+    return {n: t.detach().cpu().clone() for n, t in named(placed.model) if n in mine}
 
 
 def over_ranks(name: str) -> Any:
@@ -237,7 +236,7 @@ def over_ranks(name: str) -> Any:
 def delay(seed: int) -> None:
     """Have every message of this process wait a moment, as if devices were slow."""
     drawn = random.Random(seed)
-    for name in ("send", "expect", "take", "reduce", "reduced"):
+    for name in ("send", "expect", "take"):
         known = getattr(transport.Transport, name)
 
         def late(*given: Any, known: Any = known) -> Any:
@@ -264,6 +263,20 @@ def said_by(function: Callable[[], Any]) -> str:
         return f"returned {function()}"
     except Exception as error:
         return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def failing(placed: Any, *batch: Any) -> tuple[str, str]:
+    """Return what a step raises, and whether gradients and stand-ins are as they were before."""
+
+    def gradients() -> list[Any]:
+        mine, weights = own(placed), placed.model.named_parameters()
+        return [w.grad.clone() if n in mine and w.grad is not None else w.grad for n, w in weights]
+
+    before = gradients()
+    said = said_by(lambda: placed.step(*batch))
+    pairs = zip(before, gradients(), strict=True)
+    same = [a is b or (type(a) is type(b) is torch.Tensor and torch.equal(a, b)) for a, b in pairs]
+    return said, f"{all(same)} of {len(same)}"
 
 
 class Breaks(nn.Module):
@@ -313,7 +326,8 @@ def faults(_: Path) -> dict[str, str]:
     said["breaks"] = said_by(lambda: breaks.step(x, targets))
     words = placed_at_random(CASES["tied"], *(lambda m, *b: (m, b))(*built(CASES["tied"])))
     tokens, wanted = built(CASES["tied"])[1:]
-    said["raises"] = said_by(lambda: words.step(tokens + 5, wanted))
+    words.step(tokens, wanted)
+    said["raises"], said["kept"] = failing(words, tokens + 5, wanted)
     words.model.zero_grad()
     said["again"] = str(words.step(tokens, wanted).item())
     return said
@@ -335,23 +349,21 @@ def copied_faults(_: Path) -> dict[str, str]:
         empty = Frozen().double()
     state = {name: value + rank // 2 for name, value in model.state_dict().items()}
     said["values"] = said_by(lambda: placed_at_random(case, empty, batch, weights=state))
-    placed = placed_at_random(case, model, batch)
-    by_plan = placed_at_random(case, built(case)[0], batch, plan=placed.plan)
+    plan = placed_at_random(case, model, batch).plan
+    by_plan = placed_at_random(case, built(case)[0], batch, plan=plan)
     said["shown"] = f"{by_plan!r}\n{by_plan}"
     words, *given = built(COPIES)
     broken = placed_at_random(COPIES, words, given)
     tokens = given[0] + 11 * (torch.arange(8) >= 4).long()[:, None]  # the second replica's
-    said["raises"] = said_by(lambda: broken.step(tokens, given[1]))
-    words.zero_grad()
+    said["raises"], said["kept"] = failing(broken, tokens, given[1])
     said["again"] = str(broken.step(*given).item())
     if rank == 1:
         fail_once("_laid_out")  # where a device says that it has failed
     began = time.monotonic()
-    said["laid"] = said_by(lambda: broken.step(*given))
+    said["laid"], said["laid kept"] = failing(broken, *given)
     said["soon"] = str(time.monotonic() - began < TIMEOUT.total_seconds() / 2)
     words.zero_grad()
     said["after"] = str(broken.step(*given).item())
-    said["smaller"] = said_by(lambda: placed.step(*(part[:7] for part in batch)))
     said["step"] = str(by_plan.step(*batch).item())
     said["norm"] = str(by_plan.clip_grad_norm_(0.5).item())
     return said
@@ -420,14 +432,20 @@ def copied_simulated(folder: Path) -> Any:
     return simulated(folder, "copied words")
 
 
-def simulated(_: Path, name: str = "words") -> Any:
+def hosted(folder: Path) -> Any:
+    """Train with weights and activations in a host's memory, which both devices fetch."""
+    cluster = "1x250KiB+1x300KiB+1xhost:2MiB"
+    return simulated(folder, cluster=cluster, method="auto", residency="all", budget="0.1s")
+
+
+def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     """Train on a simulated device in each process; return its peak beside what is said of it."""
-    sim.configure(devices=1, memory="1GiB")
+    sim.configure(devices=1, memory="1GiB", poison=True)
     case = CASES[name]
     gc.collect()
     before = sim.memory_allocated(0)  # of earlier cases
     model, *batch = built(case)
-    placed = placed_at_random(case, model, batch, devices=None)
+    placed = placed_at_random(case, model, batch, devices=None, **options)
     peaks = []
 
     def step(*given: Any) -> torch.Tensor:
@@ -439,7 +457,9 @@ def simulated(_: Path, name: str = "words") -> Any:
     losses = train(case, model, step, batch)
     here = placed.planned.names[placed.rank]
     assert placed.runs_on[here] == "sim:0"
-    return losses, peaks[-1], placed.peaks[here]
+    for program in (one.part.program for one in placed._steps.last):
+        assert str(parse(str(program), program.table)) == str(program)
+    return losses, peaks[-1], placed.peaks[here], own(placed)
 
 
 def stepped(placed: Any, optimizer: torch.optim.Optimizer, batch: Any) -> float:

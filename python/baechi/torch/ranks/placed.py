@@ -18,9 +18,10 @@ from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import buckets_of
 from baechi.torch.ranks.states import RankStates
 from baechi.torch.ranks.steps import RankPlacement, RankSteps
-from baechi.torch.ranks.weights import Guard, RankWeights
+from baechi.torch.ranks.weights import Guard, RankWeights, owners_of
 from baechi.torch.request import Request
 from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.where import Homes
 
 
 class RankPlaced(RankStates):
@@ -33,8 +34,13 @@ class RankPlaced(RankStates):
     def _install(self, homes: dict[str, int]) -> None:
         """Keep the weights of this rank, and have steps run its part."""
         model, processes = self.model, self.processes
-        weights = self._weights = RankWeights(model, homes, processes.part)
-        weights.settle(processes.device)
+        owners = owners_of(self.planned, model)
+        weights = self._weights = RankWeights(model, owners, processes.part)
+        there = {name: self._devices[homes.get(name, 0)] for name in weights.own}
+        store = self._placement.away.store
+        away = {name: processes.device for name in there if homes.get(name, 0) == store}
+        Homes(model, there, away).move()
+        weights.let_go(processes.device, away)
         self._guard = Guard(model)
         name = type(model).__name__
 
@@ -68,13 +74,15 @@ class RankPlaced(RankStates):
     @property
     def runs_on(self) -> dict[str, str]:
         """The physical device of each device of the cluster; those of others by their rank."""
-        here = str(self.processes.device)
-        names = enumerate(self.planned.names)
-        return {name: here if i == self.rank else f"rank {i}" for i, name in names}
+        found = {name: f"rank {i}" for i, name in enumerate(self.planned.names)}
+        store = self._placement.away.store
+        for i in (self.rank, *([] if store is None else [store])):
+            found[self.planned.names[i]] = str(self._devices[i])
+        return found
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes that each rank holds in a step: in the last one, else as planned."""
+        """The most bytes that each device holds in a step: in the last one, else as planned."""
         assert isinstance(self._steps, RankSteps)
         if not self._steps.last:
             return dict(self.plan.run_peaks or self.plan.peaks)
@@ -93,14 +101,13 @@ class RankPlaced(RankStates):
         """Clip gradients by the norm of those of all ranks; all ranks call it."""
         mine = [w for w in self._weights.own.values() if w.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([w.grad for w in mine], norm_type))
-        with self.processes.agreeing("clip gradients") as facts:
-            facts["norm"] = f"{float(max_norm)} {float(norm_type)}"
-        norms = self.processes.numbers([norm], "clip gradients")  # those of the first replica
+        facts = {"norm": f"{float(max_norm)} {float(norm_type)}"}
+        norms = self.processes.agree("clip gradients", facts, None, [norm])
         found = [norms[rank][0] for rank in sorted(set(self.processes.replicas.part))]
         wrong = [rank for rank, each in enumerate(found) if not math.isfinite(each)]
         if error_if_nonfinite and wrong:
             raise RankError(f"the norm of the gradients of rank {wrong[0]} is {found[wrong[0]]}")
-        total = torch.tensor(_total(found, norm_type), dtype=torch.float64)
+        total = torch.linalg.vector_norm(torch.tensor(found, dtype=torch.float64), norm_type)
         torch.nn.utils.clip_grads_with_norm_(mine, max_norm, total)
         return total
 
@@ -123,10 +130,3 @@ class RankPlaced(RankStates):
         replicas = self.processes.replicas.count
         more = f", in {replicas} replicas" if replicas > 1 else ""
         return f"<Placed {name} over ranks, {self.rank} of {count}{more}>"
-
-
-def _total(norms: list[float], norm_type: float) -> float:
-    """Return the norm of all gradients from those of each rank's."""
-    if norm_type == math.inf:
-        return max(norms, key=lambda norm: math.inf if math.isnan(norm) else norm)
-    return sum(norm**norm_type for norm in norms) ** (1.0 / norm_type)

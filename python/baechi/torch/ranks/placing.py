@@ -19,6 +19,7 @@ from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
 from baechi.torch.ranks.replicas import Replicas
 from baechi.torch.ranks.values import facts_of, sum_of
+from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
 from baechi.torch.weights.made import make_weights
 from baechi.torch.where.homes import named_tensors
@@ -37,9 +38,10 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
         raise InputError(f"ranks is 'auto', True or False, not {ranks!r}")
     count = world_size() if ranks else 1
     if count == 1 and asked.has_replicas:
+        devices = len(cluster_for(asked))
         raise InputError(
-            "replicas: each device of each replica is a process of its own: start as many as the "
-            "cluster has devices by torchrun --nproc-per-node N train.py"
+            "replicas: each device of each replica has a process, and this is the only one: start "
+            f"{devices}, by torchrun --nproc-per-node {devices} train.py, or leave replicas out"
         )
     if count == 1:
         if ranks is True:
@@ -53,15 +55,12 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
         raise InputError(
             f"replicas: {replicas} do not divide the {count} processes: each has as many of them"
         )
-    if store_of(cluster) is not None:
+    store = store_of(cluster)
+    devices = len(cluster) - (store is not None)
+    if devices != count:
         raise InputError(
-            f"cluster: a host keeps weights for one process, and there are {count}: name a cluster "
-            f"without one; {_ALONE}"
-        )
-    if len(cluster) != count:
-        raise InputError(
-            f"there are {count} processes and the cluster has {len(cluster)} devices: over ranks "
-            f"each has one; start {len(cluster)} processes, or name {count} devices; {_ALONE}"
+            f"there are {count} processes and the cluster has {devices} devices: over ranks "
+            f"each has one; start {devices} processes, or name {count} devices; {_ALONE}"
         )
     if asked.micro_batches is None and (asked.plan is None or asked.plan.micro_batches == 1):
         raise InputError(
@@ -72,7 +71,12 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
         raise InputError(f"devices: {len(asked.devices)} given for {count} processes: one for each")
     own = own_rank()
     given = None if asked.devices is None else asked.devices[own]
-    return Processes(_own_device(given, cluster.devices[own].kind))
+    device = _own_device(given, cluster.devices[own].kind)
+    if store is not None and device.type == "cpu":
+        raise InputError(
+            f"cluster: it has a host, which keeps what accelerators fetch, and rank {own} has none"
+        )
+    return Processes(device)
 
 
 def _own_device(given: Any, kind: str) -> torch.device:
@@ -101,19 +105,19 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
     with processes.agreeing("plan this step"):
         if processes.rank == 0:
             found = planned(asked, here=processes.device)
-    texts = None if found is None else _texts_of(found.plan)
-    plan_text, graph_text, count = processes.from_first(texts)
+    plan_text, graph_text, count = processes.gathered(found and _texts_of(found.plan))[0]
     with processes.agreeing("place this model by the plan of rank 0") as facts:
         plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
         by_plan = replace(asked, plan=plan, cluster="auto", micro_batches=count, costs="estimate")
         found = planned(by_plan, here=processes.device)
         facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
         facts["plan"] = digest(str(sorted(found.starts.items())))
-        index = {name: i for i, name in enumerate(found.names)}
         replicas = Replicas.of(plan)
         part = replicas.part[processes.rank]
-        own = [name for name, home in found.homes.items() if index[home] == part]
-        make_weights(asked.model, asked.weights, dict.fromkeys(own, processes.device), own=own)
+        own = [name for name, owner in owners_of(found, asked.model).items() if owner == part]
+        ends = dict(zip(found.names, found.devices, strict=True))
+        where = {n: ends.get(found.homes.get(n, ""), processes.device) for n in own}
+        make_weights(asked.model, asked.weights, where, own=own)
         kept = named_tensors(asked.model) if replicas.count > 1 else ()
         values = {n: sum_of(t) for n, t in kept if n in own}
     if replicas.count > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +20,6 @@ from baechi._core import InputError
 from baechi.torch.private import group_timeout
 from baechi.torch.ranks.errors import RankError, Told, difference, digest, one_line
 from baechi.torch.ranks.replicas import Replicas
-
-_WORDS = 4  # of a digest that are compared, each of 56 bits
 
 
 def world_size() -> int:
@@ -76,39 +74,12 @@ class Processes:
         self._talk(lambda: call(found, mine, group=self.group), "tell each other what they have")
         return found
 
-    def from_first(self, value: Any) -> Any:
-        """Return what rank 0 has."""
-        box = [value]
-        call = distributed.broadcast_object_list
-        self._talk(lambda: call(box, 0, group=self.group), "be told by rank 0")
-        return box[0]
-
-    def from_rank(self, rank: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a dense tensor of the host, as a rank has it."""
+    def have(self, tensor: torch.Tensor, rank: int, group: Any = None) -> torch.Tensor:
+        """Return a dense tensor of the host as a rank of a group has it, by default of all."""
         if tensor.numel():
-            flat = tensor.view(-1).view(torch.uint8)
-            self._talk(
-                lambda: distributed.broadcast(flat, rank, group=self.group), "gather a state"
-            )
+            line, there = tensor.view(-1).view(torch.uint8), group or self.group
+            self._talk(lambda: distributed.broadcast(line, rank, group=there), "share a tensor")
         return tensor
-
-    def share(self, tensor: torch.Tensor) -> None:
-        """Have a tensor be as the first replica has it."""
-        host = tensor.detach().to("cpu", copy=True).contiguous()
-        self._talk(
-            lambda: distributed.broadcast(host, self.part, group=self.alike), "share buffers"
-        )
-        tensor.data.copy_(host)
-
-    def numbers(self, mine: list[float], what: str) -> list[list[float]]:
-        """Return a few numbers of every rank."""
-        line = torch.tensor(mine, dtype=torch.float64)
-        return [each.tolist() for each in self._lines(line, what)]
-
-    def _lines(self, line: torch.Tensor, what: str) -> list[torch.Tensor]:
-        found = [torch.empty_like(line) for _ in range(self.count)]
-        self._talk(lambda: distributed.all_gather(found, line, group=self.group), what)
-        return found
 
     # What all have to agree on.
 
@@ -120,46 +91,46 @@ class Processes:
             yield facts
         except Exception as error:
             self.agree(what, facts, error)
-            raise
-        self.agree(what, facts, None)
+        self.agree(what, facts)
 
-    def agree(self, what: str, facts: dict[str, str], error: BaseException | None) -> None:
-        """Raise on every rank unless all can do something, and know the same."""
-        whole = digest(repr((what, facts)))
-        words = [int(whole[14 * i : 14 * i + 14], 16) for i in range(_WORDS)]
-        lines = self._lines(torch.tensor([int(error is None), *words]), what)
-        if all(bool(line[0]) and torch.equal(line, lines[0]) for line in lines):
-            return
-        found = self.gathered((what, facts, None if error is None else Told.of(error)))
-        if error is not None:
-            return
-        for rank, (other, _, told) in enumerate(found):
-            if told is not None:
-                told.raise_on_another(f"rank {rank} cannot {other}")
-        for rank, (other, _, _) in enumerate(found):
-            if other != found[0][0]:
-                raise InputError(
-                    f"rank 0 is about to {found[0][0]}, and rank {rank} to {other}: every rank "
-                    "calls the same, in the same order"
-                )
-        raise InputError(difference(what, [facts for _, facts, _ in found]))
-
-    def ended(self, mine: list[float], error: Exception | None) -> list[list[float]]:
-        """Return numbers of every rank at the end of what they ran.
+    def agree(
+        self,
+        what: str,
+        facts: Mapping[str, str],
+        error: Exception | None = None,
+        numbers: Sequence[float] = (),
+    ) -> list[list[float]]:
+        """Return up to three numbers of every rank.
 
         Raises:
-            RankError: A rank failed in it, or does not come to its end.
+            Exception: This rank's error.
+            InputError: Ranks do not know the same, or are not about to do the same.
+            RankError: Another rank failed, or does not answer.
 
         """
-        found = self.numbers([float(error is None), *mine], "end a step")
-        if all(each[0] for each in found):
-            return [each[1:] for each in found]
-        told = self.gathered(None if error is None else Told.of(error))
+        whole = digest(repr((what, facts)))
+        words = [int(whole[i : i + 12], 16) for i in (0, 12, 24, 36)]  # whole numbers as floats
+        line = [float(error is None), *words, *numbers, 0, 0, 0][: len(words) + 4]
+        mine = torch.tensor(line, dtype=torch.float64)
+        lines = [torch.empty_like(mine) for _ in range(self.count)]
+        self._talk(lambda: distributed.all_gather(lines, mine, group=self.group), what)
+        found = [each.tolist() for each in lines]
+        if all(each[0] and each[1:5] == words for each in found):
+            return [each[5:] for each in found]
+        everyone = self.gathered((what, facts, None if error is None else Told.of(error)))
         if error is not None:
             raise error
-        rank = next(r for r, each in enumerate(told) if each is not None)
-        told[rank].raise_on_another(f"rank {rank} failed in a step")
-        raise AssertionError("it was raised")
+        for rank, (other, _, told) in enumerate(everyone):
+            if told is not None:
+                told.raise_on_another(f"rank {rank} cannot {other}")
+        first = everyone[0][0]
+        for rank, (other, _, _) in enumerate(everyone):
+            if other != first:
+                raise InputError(
+                    f"rank 0 is about to {first}, and rank {rank} to {other}: every rank "
+                    "calls the same, in the same order"
+                )
+        raise InputError(difference(what, [facts for _, facts, _ in everyone]))
 
     # Failures.
 

@@ -54,11 +54,9 @@ class RankStates(Placed):
 
     def _from(self, owner: int, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor of another rank, or of this one, on the host."""
-        if owner == self.processes.rank:
-            host = value.to("cpu", copy=True).contiguous()
-        else:
-            host = torch.empty(value.shape, dtype=value.dtype)
-        return self.processes.from_rank(owner, host)
+        here = owner == self.processes.rank
+        host = torch.empty(value.shape, dtype=value.dtype)
+        return self.processes.have(host.copy_(value) if here else host, owner)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of the whole model; every rank takes its own."""

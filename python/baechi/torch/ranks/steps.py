@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +15,15 @@ import torch
 from baechi._core import InputError
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.graph.graph import source_of
-from baechi.torch.program import Parts, Program
+from baechi.torch.program import Parts, Program, Slot
+from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
 from baechi.torch.program.peaks import walk, whole
 from baechi.torch.program.reductions import with_reductions
-from baechi.torch.ranks.cutting import part_of
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import Buckets
+from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.values import facts_of
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
@@ -41,7 +45,11 @@ class RankPlacement(Placement):
 
     def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:
         """Return the device of each input that is a weight or a buffer, by its place."""
-        known = self.weights.home_of
+        return {i: self.homes.get(name, 0) for i, name in self.weights_in(inputs).items()}
+
+    def weights_in(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return the names of inputs that are weights or buffers, by their place."""
+        known = self.weights.names
         return {i: known[id(value)] for i, value in enumerate(inputs) if id(value) in known}
 
 
@@ -56,16 +64,28 @@ class RankSteps(Steps):
     def over(self, processes: Processes, weights: RankWeights) -> RankSteps:
         """Return itself, to run over processes."""
         self.processes, self.weights = processes, weights
+        self._sums: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of weights, by id
         self._compiled = torch.compile(
             self._one, backend=self._backend, fullgraph=True, dynamic=False
         )
         return self
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
-        """Run this rank's part of a mini-batch; return the mean loss."""
+        """Run this rank's part of a mini-batch; return the mean loss.
+
+        Gradients change once all ranks have come to the end: behind an error they are as before.
+        """
+        try:
+            loss = self._step(inputs, targets, scaler)
+        finally:
+            self._sums.clear()
+        stand_for_gradients(self.weights.away)
+        return loss
+
+    def _step(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         processes = self.processes
-        for weight, _ in self.weights.away.values():
-            weight.grad = None  # what stands for one
+        if self.placement.away.store is not None:  # which a batch on the CPU would be on
+            inputs, targets = self._on_first((inputs, targets))
         with processes.agreeing("run this step") as facts:
             facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
             facts["values of the batch"] = facts_of((inputs, targets))
@@ -89,13 +109,16 @@ class RankSteps(Steps):
                     if processes.failed:
                         raise
                     error = failed
-                transport = part.part.transport
-                transport.finish()
+                part.transport.finish()
                 self.last = [*self.last, part]
-                mine = [m.slot for m in transport.messages if m.source == processes.rank]
-                sent = [slot.dense for slot in mine if slot is not None]
+                sent = [m.bytes for m in part.transport.messages if m.source == processes.rank]
                 self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
+
+    def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Keep a gradient until all ranks have come to the end."""
+        _, known = self._sums.get(id(weight), (weight, None))
+        self._sums[id(weight)] = weight, gradient if known is None else known.add_(gradient)
 
     def _ended(
         self, losses: list[torch.Tensor], groups: list[Any], error: Exception | None, scaler: Any
@@ -103,18 +126,26 @@ class RankSteps(Steps):
         """Return the loss, which one rank has; all go on, or none."""
         processes = self.processes
         total = float(sum(losses)) if losses else 0.0
-        own = [w for w in self.weights.own.values() if w.grad is not None]
-        finite = scaler is None or all(bool(w.grad.isfinite().all()) for w in own)
-        found = processes.ended([total, float(finite), float(bool(losses))], error)
+        finite = scaler is None or all(map(self._is_finite, self.weights.own.values()))
+        numbers = total, float(finite), float(bool(losses))
+        what = "finish this step (gradients stay as they were)"
+        found = processes.agree(what, {}, error, numbers)
+        for weight, gradient in self._sums.values():
+            super()._give(weight, gradient)
         if finite and not all(each[1] for each in found):
-            self._be_infinite(own)
-        stand_for_gradients(self.weights.away)
+            self._be_infinite([w for w in self.weights.own.values() if w.grad is not None])
         joint = groups[0][0].joint
         like = joint.results[groups[0][0].loss].meta["val"]
         self._share_buffers(groups)
         there = [rank for rank, each in enumerate(found) if each[2]]
         loss = sum({processes.replicas.number[rank]: found[rank][0] for rank in there}.values())
         return torch.tensor(loss, dtype=like.dtype, device=self.processes.device)
+
+    def _is_finite(self, weight: torch.Tensor) -> bool:
+        """Tell whether a gradient will be, if there is one."""
+        _, new = self._sums.get(id(weight), (weight, None))
+        parts = [part for part in (weight.grad, new) if part is not None]
+        return not parts or bool(functools.reduce(torch.add, parts).isfinite().all())
 
     def _be_infinite(self, own: list[torch.Tensor]) -> None:
         """Have this rank's scaler find an infinity, as that of another rank does."""
@@ -130,22 +161,27 @@ class RankSteps(Steps):
 
     def _share_buffers(self, groups: list[Any]) -> None:
         """Have all replicas go on with the buffers of the first."""
-        known = self.weights.home_of
-        for found, group, _ in groups if self.processes.replicas.count > 1 else ():
+        known, processes = self.weights.home_of, self.processes
+        for found, group, _ in groups if processes.replicas.count > 1 else ():
             for place in found.joint.mutated:
-                if known.get(id(buffer := group[0][place])) == self.processes.part:
-                    self.processes.share(buffer)
+                if known.get(id(buffer := group[0][place])) == processes.part:
+                    host = buffer.detach().to("cpu", copy=True).contiguous()
+                    buffer.copy_(processes.have(host, processes.part, processes.alike))
 
     def peaks(self, kept: Callable[[torch.Tensor], Sequence[int]]) -> list[int]:
-        """Return the most bytes of each rank in the last step, with what an optimizer keeps."""
-        weights, found = self.weights, []
-        for rank in self.processes.replicas.part:
-            held = self.batch
-            for i, tensor in weights.tensors.items():
-                if weights.home_of[i] == rank:
-                    held += whole(tensor.numel() * tensor.element_size())
-                    held += sum(map(whole, kept(tensor))) if tensor.requires_grad else 0
-            found.append(held + max(program.peak_of(rank) for program in self.last))
+        """Return the most bytes of each device in the last step, with what an optimizer keeps."""
+        weights, held = self.weights, Counter[int]()
+        for i, tensor in weights.tensors.items():
+            sizes = [tensor.numel() * tensor.element_size()]
+            sizes += kept(tensor) if tensor.requires_grad else ()
+            held[self.placement.homes.get(weights.names[i], 0)] += sum(map(whole, sizes))
+        store, parts = self.placement.away.store, self.processes.replicas.part
+        most = {p: [program.peaks_of(p) for program in self.last] for p in {*parts}}
+        for p, each in most.items():
+            held[p] += weights.stand_ins(p) + self.batch + max(own for own, *_ in each)
+        found = [held[p] for p in parts]
+        if store is not None:
+            found.append(held[store] + sum(max(own for _, own in each) for each in most.values()))
         return found
 
     def _groups(
@@ -169,16 +205,20 @@ class RankSteps(Steps):
         return groups
 
     def _own_parts(self, parts: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
-        """Return the micro-batches of this replica: all have as many, of the same sizes."""
-        replicas, sizes = self.processes.replicas.count, [size for _, size in parts]
-        each = len(parts) // replicas
-        if sizes != sizes[:each] * replicas:
-            raise InputError(
-                f"inputs: {sum(sizes)} samples are micro-batches of {', '.join(map(str, sizes))}, "
-                f"and each of {replicas} replicas needs as many of the same sizes: give a "
-                f"multiple of {replicas * self.size} samples (DataLoader: drop_last=True)"
-            )
-        return parts[self.processes.replica * each :][:each]
+        """Return this replica's micro-batches: all have as many, of the same sizes.
+
+        Where none is left for it, it runs the last one, too, but its samples count elsewhere.
+        """
+        replicas, number = self.processes.replicas.count, self.processes.replica
+        found = []
+        for _, same in itertools.groupby(parts, lambda part: part[1]):
+            there = list(same)
+            each, left = divmod(len(there), replicas)
+            found += there[number * each :][:each]
+            if left:
+                place = replicas * each + number
+                found.append(there[place] if number < left else (there[-1][0], 0))
+        return found
 
     def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:
         with torch._dynamo.config.patch(recompile_limit=_GRAPHS):
@@ -210,17 +250,15 @@ class RankSteps(Steps):
 
     def _promised(self, joint: Joint) -> list[int | None]:
         """Return where outputs go: gradients and buffers home, the loss stays."""
-        homes = joint.homes
-        inputs = {output: i for i, output in joint.mutated.items()}
         found: list[int | None] = []
-        for i in range(len(joint.results)):
-            place = i - joint.returned if i >= joint.returned else inputs.get(i)
-            if i >= joint.returned and joint.results[i] is not None and place not in homes:
+        for i, result in enumerate(joint.results):
+            place = _input_of(joint, i)
+            if i >= joint.returned and result is not None and place not in joint.homes:
                 raise InputError(
                     "loss: it has parameters that are trained, which over ranks no rank would "
                     "have: make them a part of the model"
                 )
-            found.append(None if place is None else homes.get(place))
+            found.append(None if place is None else joint.homes.get(place))
         return found
 
     def _program_of(self, found: Collectable, group: Sequence[tuple[Any, ...]]) -> RankProgram:
@@ -229,10 +267,22 @@ class RankSteps(Steps):
 
     def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:
         """Return what runs this rank's part of a program."""
+        owners = {place: self.weights.owners[name] for place, name in joint.weights.items()}
         pairs = list(zip(parts.inputs, program.inputs, strict=True))
-        everywhere = [slot.name for one, slot in pairs if one.place not in joint.homes]
+        where = {slot.name: owners.get(one.place, EVERYWHERE) for one, slot in pairs}
+        for output, slot in zip(parts.outputs, program.outputs, strict=True):
+            place = _input_of(joint, output.place)
+            if isinstance(slot, Slot) and place in owners:
+                where.setdefault(slot.name, owners[place])
         given = [slot.name for one, slot in pairs if one.place < len(joint.primals)]
-        return RankProgram(program, everywhere, given, self.processes)
+        return RankProgram(program, where, given, self.processes, self.placement)
+
+
+def _input_of(joint: Joint, output: int) -> int | None:
+    """Return the input that an output is the gradient or the new value of."""
+    if output >= joint.returned:
+        return output - joint.returned
+    return next((i for i, changed in joint.mutated.items() if changed == output), None)
 
 
 class RankProgram:
@@ -241,21 +291,25 @@ class RankProgram:
     def __init__(
         self,
         whole: Program,
-        everywhere: Sequence[str],
+        where: Mapping[str, int],
         given: Sequence[str],
         processes: Processes,
+        placement: Placement,
     ) -> None:
-        self.whole, self.everywhere, self.given = whole, everywhere, given
+        self.whole, self.where, self.given = whole, where, given
         self.digest = digest(str(whole))
         self.processes = processes
-        self.part = part_of(whole, processes.part, everywhere, processes)
-        self.run = executor.compile(self.part.program, [processes.device])
+        store = placement.away.store
+        self.ranks = Ranks(processes.replicas.of_parts(processes.replica), store)
+        self.transport = Transport(processes)
+        self.part = part_of(whole, processes.part, where, self.ranks, self.transport)
+        ends = [processes.device, *([] if store is None else [placement.devices[store]])]
+        self.run = executor.compile(self.part.program, ends)
 
-    def peak_of(self, rank: int) -> int:
-        """Return the most bytes that a rank's part has beside weights and batch."""
-        part = part_of(self.whole, rank, self.everywhere, self.processes)
-        (peak,), _ = walk(part.program, resident=self.given)
-        return peak.bytes
+    def peaks_of(self, device: int) -> list[int]:
+        """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
+        part = part_of(self.whole, device, self.where, self.ranks, Transport(self.processes))
+        return [peak.bytes for peak in walk(part.program, resident=self.given)[0]]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """Run it; what other ranks have is None."""

@@ -9,29 +9,54 @@ have the strides that they had, so that all ranks trace the same.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.where.homes import named_tensors, put
+from baechi.torch.devices import store_of
+from baechi.torch.planned_step import PlannedStep
+from baechi.torch.program.peaks import GRANULE
+from baechi.torch.run.away import Away
+from baechi.torch.run.placement import Placement
+from baechi.torch.where.homes import named_tensors
+
+
+def owners_of(planned: PlannedStep, model: nn.Module) -> dict[str, int]:
+    """Return the device whose rank has each weight and buffer, by each of its names.
+
+    It is its home; what lies in a host's memory is had where its module runs.
+    """
+    index = {name: i for i, name in enumerate(planned.names)}
+    calls = {key: index[device] for key, device in planned.device_of_key.items()}
+    homes = {name: index[device] for name, device in planned.homes.items()}
+    away = Away(store_of(planned.plan.cluster))
+    placement = Placement(model, planned.devices, calls, homes, away=away)
+    found: dict[str, int] = {}
+    by_id: dict[int, int] = {}
+    for name, tensor in named_tensors(model):
+        home = homes.get(name, 0)
+        if home == away.store:
+            home = placement.of_module(name.rpartition(".")[0]) or 0
+        found[name] = by_id.setdefault(id(tensor), home)
+    return found
 
 
 class RankWeights:
     """The weights and buffers of a model of which this rank has a part."""
 
-    def __init__(self, model: nn.Module, homes: Mapping[str, int], rank: int) -> None:
-        self.model, self.rank = model, rank
-        self.home_of: dict[int, int] = {}  # by id
+    def __init__(self, model: nn.Module, owners: Mapping[str, int], rank: int) -> None:
+        self.model, self.owners, self.rank = model, owners, rank
+        self.home_of: dict[int, int] = {}  # the owner, by id
         self.names: dict[int, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         for name, tensor in named_tensors(model):
-            self.home_of.setdefault(id(tensor), homes.get(name, 0))
+            self.home_of[id(tensor)] = owners[name]
             self.names.setdefault(id(tensor), name)
             self.tensors[id(tensor)] = tensor
-        self._away: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._traced: list[tuple[torch.Tensor, torch.Tensor]] = []  # with what tracing sees
 
     @property
     def own(self) -> dict[str, torch.Tensor]:
@@ -44,40 +69,51 @@ class RankWeights:
         pairs = ((self.names[i], (t, self.home_of[i])) for i, t in self.tensors.items())
         return {name: (tensor, home) for name, (tensor, home) in pairs if home != self.rank}
 
-    def settle(self, device: torch.device) -> None:
-        """Bring the weights of this rank to its device; let go of the others'."""
-        for tensor in self.own.values():
-            if tensor.device != device:
-                put(tensor, device)
+    def stand_ins(self, rank: int) -> int:
+        """Return the bytes that a rank has of the others' weights: a number of each type."""
+        others = (i for i, home in self.home_of.items() if home != rank)
+        return GRANULE * len({self.tensors[i].dtype for i in others})
+
+    def let_go(self, device: torch.device, stored: Collection[str] = ()) -> None:
+        """Let go of the memory of the others' weights; own ones that are stored are not on it."""
         one: dict[torch.dtype, torch.Tensor] = {}
         for name, (tensor, _) in self.away.items():
             if tensor.layout is not torch.strided:
                 raise InputError(f"model: {name!r} is sparse, and over ranks only dense weights go")
             tensor.grad = None
-            shape, kind = tensor.shape, tensor.dtype
-            dense = torch.empty_strided(shape, tensor.stride(), dtype=kind, device=device)
-            if shape or tensor.is_meta:
-                dense.untyped_storage().resize_(0)
-            else:  # whose value tracing looks at
-                dense.copy_(tensor.detach())
+            kind, dense = tensor.dtype, _without_memory(tensor, device)
             if kind not in one:
                 one[kind] = torch.empty((), dtype=kind, device=device).fill_(_nothing(kind))
-            nothing = one[kind].expand(shape)
+            nothing = one[kind].expand(tensor.shape)
             if tensor.is_meta:
                 _exchange(tensor, nothing)
             tensor.data = nothing
-            self._away.append((tensor, dense, nothing))
+            self._traced.append((tensor, dense))
+        own = (self.own[name] for name in stored)
+        self._traced += [(tensor, _without_memory(tensor, device)) for tensor in own]
 
     @contextlib.contextmanager
     def shaped(self) -> Iterator[None]:
-        """Show the weights of others with their strides: nothing may read them then."""
-        for tensor, dense, _ in self._away:
+        """Show weights as if all were on the device, with their strides: nothing may read them."""
+        before = [(tensor, tensor.data, tensor.grad) for tensor, _ in self._traced]
+        for tensor, dense in self._traced:
+            tensor.grad = None
             tensor.data = dense
         try:
             yield
         finally:
-            for tensor, _, nothing in self._away:
-                tensor.data = nothing
+            for tensor, data, gradient in before:
+                tensor.data = data
+                tensor.grad = gradient
+
+
+def _without_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return what has a tensor's shape and strides; a number, which tracing reads, its value."""
+    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    if tensor.shape or tensor.is_meta:
+        made.untyped_storage().resize_(0)
+        return made
+    return made.copy_(tensor.detach())
 
 
 def _nothing(kind: torch.dtype) -> Any:

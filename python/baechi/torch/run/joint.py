@@ -54,8 +54,8 @@ class Joint:
         self.module: fx.GraphModule = made.graph_module
         given = plain(example_inputs)
         self.wraps = len(given) > len(example_inputs)  # it reads tensors that wrap others
-        self.homes = placement.homes_of(given)
-        mark(self.module.graph, placement, self.homes, placement.weights_in(given))
+        self.homes, self.weights = placement.homes_of(given), placement.weights_in(given)
+        mark(self.module.graph, placement, self.homes, self.weights)
         graph = self.module.graph
         placeholders = graph.find_nodes(op="placeholder")
         self.tangents = [n for n in placeholders if _kind(n.meta["desc"]) == "TangentAOTInput"]

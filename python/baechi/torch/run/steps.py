@@ -235,13 +235,20 @@ class Steps:
             if output.place == found.loss:
                 losses += [] if value is None else [value * shares[output.part or 0]]
             elif output.place in weights and output.place not in existing and value is not None:
-                _give(weights[output.place], value)
+                self._give(weights[output.place], value)
         for i, place in joint.mutated.items():
             if Output(place) not in parts.outputs:
                 torch.autograd.graph.increment_version(group[0][i])  # the program wrote it
             elif (new := values[parts.outputs.index(Output(place))]) is not None:
                 group[0][i].copy_(new)
         return losses
+
+    def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Give a weight a gradient: one that was tied behind dynamo's back has two."""
+        if weight.grad is None:
+            weight.grad = gradient
+        else:
+            weight.grad.add_(gradient)
 
     def _walk(self, found: Collectable, parts: Parts, group: Sequence[tuple[Any, ...]]) -> Walk:
         """Return the newest program and what there is of its inputs anyway."""
@@ -339,14 +346,6 @@ class Steps:
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]
-
-
-def _give(weight: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Give a weight a gradient: one that was tied behind dynamo's back has two."""
-    if weight.grad is None:
-        weight.grad = gradient
-    else:
-        weight.grad.add_(gradient)
 
 
 def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
