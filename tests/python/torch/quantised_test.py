@@ -14,6 +14,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from baechi.pipeline import cluster_of
+from baechi.torch.capture.trace import capture
+from baechi.torch.costs.roofline import estimated
+from baechi.torch.graph.graph import graph_of
 from torch import nn
 
 WIDTH = 64
@@ -80,7 +84,12 @@ def by_bitsandbytes(layer: nn.Linear) -> nn.Module:
 WAYS: dict[str, tuple[Callable[[nn.Linear], nn.Module], int, str]] = {
     "plain": (quantised, WIDTH * WIDTH + 4 * WIDTH, "52KiB"),
     "torchao": (by_torchao, WIDTH * WIDTH + 5 * WIDTH, "52KiB"),
-    "bitsandbytes": (by_bitsandbytes, WIDTH * WIDTH // 2, "36KiB"),
+    # Four bits each; scales of 8 bits, theirs and their offset; the 16 and the 256 values there are.
+    "bitsandbytes": (
+        by_bitsandbytes,
+        WIDTH * WIDTH // 2 + WIDTH * WIDTH // 64 + 4 + 4 + 4 * (16 + 256),
+        "40KiB",
+    ),
 }
 
 
@@ -108,6 +117,53 @@ def mean_square(output: torch.Tensor) -> torch.Tensor:
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {n: p.grad.cpu() for n, p in model.named_parameters() if p.grad is not None}
+
+
+class State:
+    """What quantised a weight."""
+
+    def __init__(self, scales: torch.Tensor) -> None:
+        self.scales, self.second = scales, {"offsets": torch.zeros(3), "again": scales[:1]}
+
+
+class Held(nn.Parameter):
+    """A weight whose class keeps its state in an attribute, and moves it."""
+
+    state: State
+    owner: nn.Module
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self.state.scales = self.state.scales.to(*args, **kwargs)
+        return super().to(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        made = Held(self.data.clone(), requires_grad=False)
+        made.state = State(self.state.scales.clone())
+        return made
+
+
+class Decides(nn.Module):
+    """A layer of such a weight, whose values decide how often it is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Held(torch.ones(WIDTH, WIDTH, dtype=torch.int8), requires_grad=False)
+        self.weight.state, self.weight.owner = State(torch.ones(WIDTH)), self
+        self.adapter = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(int(self.weight.state.scales.sum().item()) // WIDTH):
+            x = self.adapter(x @ (self.weight * self.weight.state.scales))
+        return x
+
+
+def test_what_moves_with_a_weight_counts_as_the_weights() -> None:
+    step = capture(Decides(), X)
+    assert step.made_by == "a recording of values"
+    beside = {one.name: one.beside for one in step.inputs if one.kind == "weight"}
+    assert beside == {"weight": 4 * WIDTH + 4 * 3, "adapter.weight": 0, "adapter.bias": 0}
+    graph = graph_of(step, estimated(step.keys, cluster_of("1x1GiB")), cluster_of("1x1GiB")).graph
+    assert sum(graph["weight"].outputs) == WIDTH * WIDTH + 4 * WIDTH + 4 * 3
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from baechi._core import InputError
 from baechi.torch.private import FakeTensorMode
 
+_PLAIN_COPIES = (torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__)
+
 
 class Shapes:
     """Makes tensors that have the shape, type and strides of others, all on one device.
@@ -116,6 +118,8 @@ class Copies(Shapes):
     """Copies of tensors with all that they hold, where these are."""
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor).__deepcopy__ not in _PLAIN_COPIES:  # with what else its class keeps
+            return copy.deepcopy(tensor)
         made = tensor.detach().clone()
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(made, requires_grad=tensor.requires_grad)

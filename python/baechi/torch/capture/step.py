@@ -21,6 +21,7 @@ class Input:
     kind: str  # "weight", "buffer", "batch", "tangent" or "token", which is no tensor of anybody's
     name: str  # the path of the weight or buffer, the place of a tensor in the batch
     part: str = ""  # the attribute of a tensor that holds others, as those of quantised weights do
+    beside: int = 0  # bytes of what the weight's class keeps beside it, as scales are
 
     @property
     def operator(self) -> str:

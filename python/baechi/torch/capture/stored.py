@@ -64,7 +64,7 @@ def written(step: Step) -> dict[str, Any]:
     return {
         "nodes": rows,
         "shapes": list(shapes),
-        "inputs": [[one.kind, one.name, one.part] for one in step.inputs],
+        "inputs": [[one.kind, one.name, one.part, one.beside] for one in step.inputs],
         "outputs": [[one.kind, one.name] for one in step.outputs],
         "tied": step.tied,
         "is_training": step.is_training,

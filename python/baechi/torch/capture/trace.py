@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
 from baechi.brief_errors import briefly
+from baechi.torch.capture.beside import bytes_beside
 from baechi.torch.capture.joint import Joint, joint_of
 from baechi.torch.capture.keys import keys_of
 from baechi.torch.capture.loss import LossOf, OutputOf, call_arguments
@@ -90,6 +91,10 @@ def _step(model: nn.Module, joint: Joint, places: list[str], is_training: bool) 
     graph = joint.graph.graph
     tied = _tied(model)
     inputs = {n: _input(n.meta["desc"], places) for n in graph.nodes if n.op == "placeholder"}
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    for node, one in inputs.items():
+        if one.kind == "weight" and not one.part:
+            inputs[node] = replace(one, beside=bytes_beside(weights.get(one.name)))
     results = [
         (node, _output(one, places, is_training))
         for node, one in zip(graph.output_node().args[0], joint.outputs, strict=True)

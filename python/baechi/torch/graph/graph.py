@@ -158,7 +158,7 @@ class _Assembly:
 
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
-        size = _bytes(node.meta["val"])
+        size = _bytes(node.meta["val"]) + one.beside
         self._builder.add(name, {}, variable=True, outputs=[size], colocate=groups, per_step=True)
         self._name[node], self._port[node, 0] = name, 0
 
