@@ -89,7 +89,7 @@ ROOMS = {
     "costs": "devices sim capture",
     "graph": "capture costs",
     "program": "capture",
-    "where": "private",
+    "where": "private capture",
     "run": "private capture graph program where",
     "weights": "where",
     "ranks": "devices private request planned_step placed capture graph program where run weights",

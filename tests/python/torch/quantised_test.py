@@ -84,7 +84,7 @@ def by_bitsandbytes(layer: nn.Linear) -> nn.Module:
 WAYS: dict[str, tuple[Callable[[nn.Linear], nn.Module], int, str]] = {
     "plain": (quantised, WIDTH * WIDTH + 4 * WIDTH, "52KiB"),
     "torchao": (by_torchao, WIDTH * WIDTH + 5 * WIDTH, "52KiB"),
-    # Four bits each; scales of 8 bits, theirs and their offset; the 16 and the 256 values there are.
+    # Four bits each; scales of 8 bits, theirs and their offset; the 16 and 256 values there are.
     "bitsandbytes": (
         by_bitsandbytes,
         WIDTH * WIDTH // 2 + WIDTH * WIDTH // 64 + 4 + 4 + 4 * (16 + 256),

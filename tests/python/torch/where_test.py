@@ -216,6 +216,47 @@ class Remade(nn.Module):
         return x
 
 
+class Times(torch.autograd.Function):
+    """A product whose backward keeps its weight by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.weight = weight
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient @ (ctx.weight * 1.0).t(), None
+
+
+class Frozen(nn.Module):
+    """A frozen weight with a function of its own, and a layer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH) * 0.4, requires_grad=False)
+        self.adapter = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Times.apply(self.adapter(x).tanh(), self.weight) + x
+
+
+class OwnBackward(nn.Module):
+    """Checkpoints of such parts, behind a tensor that asks for a gradient, which ends a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.parts = nn.ModuleList(Frozen() for _ in range(4))
+        self.first.register_forward_hook(lambda _, __, made: made.requires_grad_())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for i, part in enumerate(self.parts):
+            x = checkpoint(part, x, use_reentrant=i % 2 == 1)
+        return x
+
+
 class Scaled(nn.Parameter):
     """A weight that takes its scale with it, as those of bitsandbytes do."""
 
@@ -228,7 +269,7 @@ class Scaled(nn.Parameter):
 
 MODELS: list[Callable[[], nn.Module]] = [
     Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, Slope, Versioned, TwoResults,
-    constants_inside,
+    OwnBackward, constants_inside,
 ]  # fmt: skip
 
 
@@ -341,6 +382,26 @@ def test_an_error_in_a_forward_leaves_the_mode() -> None:
             model(rows(1, 3))
         assert _entered.by is None
         assert model(rows(1)).shape == (4, 3)
+
+
+def test_an_error_in_a_backward_leaves_the_mode() -> None:
+    class Fails(Times):
+        @staticmethod
+        def backward(*_: Any) -> tuple[torch.Tensor, None]:
+            raise ValueError("no gradient")
+
+    class Calls(Frozen):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = Fails.apply(self.adapter(x), self.weight)
+            return made
+
+    model = Calls().double()
+    with machine() as devices, placed(model, devices, 2, compiled=False):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no gradient"):
+                squares(model, rows(1)).backward()
+            with pytest.raises(RuntimeError, match="same device"):
+                rows(1).to("sim:0") + rows(1).to("sim:1")
 
 
 def test_a_placed_model_is_copied_and_pickled() -> None:

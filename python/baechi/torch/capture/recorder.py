@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -52,22 +52,22 @@ class _Modules:
         outer, begins = self._inside.pop()
         if id(module) in self._names:
             for tensor in tensors_in(output):
-                for node in _behind(tensor.grad_fn, begins):
+                for node in behind([tensor.grad_fn], begins):
                     self._of.setdefault(node, self.now)  # else of a module inside
         self.now = outer
 
     def follow_backward(self, loss: torch.Tensor) -> None:
         """Say of each node of autograd, when it runs, whose it is."""
-        for node in list(_behind(loss.grad_fn, set())):
+        for node in list(behind([loss.grad_fn], ())):
             node.register_prehook(functools.partial(self._set, self._of.get(node)))
 
     def _set(self, path: str | None, _: Any) -> None:
         self.now = path
 
 
-def _behind(first: Any, ends: set[Any]) -> Iterator[Any]:
-    """Yield the nodes of autograd from one on, up to `ends`."""
-    todo, seen = [first], {None, *ends}
+def behind(first: Iterable[Any], ends: Iterable[Any]) -> Iterator[Any]:
+    """Yield the nodes of autograd from some on, up to `ends`."""
+    todo, seen = [*first], {None, *ends}
     while todo:
         node = todo.pop()
         if node not in seen:

@@ -28,6 +28,7 @@ from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.run.second_derivatives import differentiable
 from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later, without
+from baechi.torch.where.mode import Aside
 
 
 @dataclass(frozen=True)
@@ -270,4 +271,5 @@ class Call(torch.autograd.Function):
             if position in graph.tangent_of and gradient is not None:
                 place = graph.tangent_of[position]
                 tangents[place] = _laid_out(gradient, graph.layouts[place])
-        return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
+        with Aside():
+            return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))

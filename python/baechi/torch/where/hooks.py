@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
 from torch.utils.hooks import RemovableHandle
 
+from baechi.torch.capture.recorder import behind
 from baechi.torch.private import skip_code
 from baechi.torch.where.homes import Homes
 from baechi.torch.where.mode import Together
@@ -29,6 +31,7 @@ class _Entered(threading.local):
         self.by: Enter | None = None
         self.again = 0  # how often that module was entered since
         self.device: torch.device | None = None  # where it was called
+        self.behind: list[Any] = []  # the nodes of autograd that gave it what it reads
 
 
 _entered = _Entered()
@@ -47,6 +50,8 @@ class Enter:
             _entered.by = self
             _entered.device = first_device((args, kwargs), self.mode.devices)
             self.mode.traced = torch.compiler.is_compiling()
+            if not self.mode.traced:
+                _entered.behind = nodes_of((args, kwargs))
             self.mode.__enter__()
         elif _entered.by is self:
             _entered.again += 1
@@ -72,6 +77,9 @@ class Leave:
         self.enter.mode.__exit__(None, None, None)
         device = _entered.device or self.enter.first
         _entered.by = _entered.device = None
+        if not torch.compiler.is_compiling():
+            follow_backward(self.enter.mode, nodes_of(output), _entered.behind)
+            _entered.behind = []
         return returned(output, device, self.enter.mode.devices)
 
 
@@ -162,6 +170,33 @@ def first_device(value: Any, among: Iterable[torch.device]) -> torch.device | No
 
     map_tensors(look, value)
     return found[0] if found else None
+
+
+def nodes_of(value: Any) -> list[Any]:
+    """Return the nodes of autograd that gave the tensors of a value."""
+    found: list[Any] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor.grad_fn)
+        return tensor
+
+    map_tensors(look, value)
+    return found
+
+
+def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -> None:
+    """Have functions with a backward of their own read on one device there, too."""
+
+    def enter(_: Any) -> None:
+        mode.__enter__()
+
+    def leave(*_: Any) -> None:
+        mode.__exit__(None, None, None)
+
+    for node in behind(first, ends):
+        if isinstance(node, FunctionCtx):
+            node.register_prehook(enter)
+            node.register_hook(leave)
 
 
 def is_torchs_own(module: nn.Module) -> bool:
