@@ -86,6 +86,20 @@ def test_auto_is_never_worse_than_one(run: Run, llama: Path) -> None:
     assert steps[1] <= steps[0] == steps[2]
 
 
+def test_auto_is_as_good_as_the_best_number(run: Run, llama: Path) -> None:
+    devices = ("--cluster", "16x32GiB", "--link", "10us,50GB/s", "--budget", "50ms")
+
+    def step(replicas: str) -> int:
+        options = ("--micro-batches", "16", "--replicas", replicas, "--json")
+        done = run("place", llama, *devices, *options)
+        assert done.returncode == 0, done.stderr
+        makespan = json.loads(done.stdout)["makespan"]
+        assert isinstance(makespan, int)
+        return makespan
+
+    assert step("auto") <= 1.005 * min(step(number) for number in ("1", "2", "4", "8", "16"))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

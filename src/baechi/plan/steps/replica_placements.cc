@@ -17,8 +17,8 @@ namespace baechi {
 namespace {
 
 constexpr Bytes kUsualBucket(std::int64_t{25} << 20);  // as large as PyTorch's
-constexpr std::size_t kKicksOfUnit = 8;
-constexpr double kOfTried = 4;  // graphs and orders are made anew for each that is simulated
+constexpr std::size_t kKicksOfUnit = 8, kTriedAnyway = 2;
+constexpr std::int64_t kTooLong = 2;  // an order takes so many times the best: no buckets mend it
 
 }  // namespace
 
@@ -33,8 +33,14 @@ OnAllSets::OnAllSets(const OneReplica& replica, const Cluster& cluster, const Re
     reduced_ += size_of(replica.one, tensor);
   }
   std::ranges::sort(ready_);
-  for (const Bytes bytes : {kUsualBucket, Bytes(reduced_.count() / 64), reduced_})
+  for (const Bytes bytes : {kUsualBucket, reduced_, Bytes(reduced_.count() / 64)})
     buckets_.push_back(std::max(bytes, Bytes(1)));
+  const std::size_t rounds = 2 * sets.size() - 1, ops = replica.step.graph.num_ops();
+  const auto large = std::stable_partition(buckets_.begin(), buckets_.end(), [&](Bytes bytes) {
+    const auto most = static_cast<std::size_t>(reduced_.count() / bytes.count() + 1);
+    return std::min(ready_.size(), most) * rounds <= ops;
+  });
+  few_rings_ = static_cast<std::size_t>(large - buckets_.begin());
   find_units();
 }
 
@@ -140,12 +146,19 @@ bool OnAllSets::exhausted() const {
   return work_ <= 0 || (cancel_ != nullptr && cancel_->requested());
 }
 
+const Unrolled& OnAllSets::step_with(const Replicas& replicas) {
+  if (!step_.has_value() || replicas != replicas_)
+    step_ = unroll(replicated(replica_.one, replicas), replica_.plan.micro_batches);
+  replicas_ = replicas;
+  return *step_;
+}
+
 OnAllSets::Tried OnAllSets::tried(Tried tried) {
   const Replicas replicas = buckets_of(tried);
-  const Unrolled step = unroll(replicated(replica_.one, replicas), replica_.plan.micro_batches);
+  const Unrolled& step = step_with(replicas);
   const CostModel costs(step.graph, cluster_);
   const Placement placement = placement_on(step, replicas, tried.positions);
-  work_ -= kOfTried * static_cast<double>(step.graph.num_ops());
+  work_ -= kWorkOfTried * static_cast<double>(step.graph.num_ops());
   Simulator simulator(costs);
   const StepSummary& summary =
       simulator.run({placement, order_on(step, replicas, placement, tried.order)});
@@ -164,17 +177,28 @@ void OnAllSets::try_plan() {
   Tried planned{.positions = {}, .bucket = Bytes(0)};
   for (const OpId op : replica_.one.ops())
     planned.positions.push_back(replica_.plan.schedule.slots[op].device.index());
+  std::vector<Bytes> distinct;
   std::vector<Replicas> seen;
+  std::size_t anyway = 0;
   for (const Bytes bucket : buckets_) {
     planned.bucket = bucket;
     Replicas replicas = buckets_of(planned);
     if (std::ranges::find(seen, replicas) != seen.end()) continue;
     seen.push_back(std::move(replicas));
-    for (const Order order : kOrders) {
-      if (best_.has_value() && exhausted()) return;
-      planned.order = order;
-      tried(planned);
+    distinct.push_back(bucket);
+    if (distinct.size() <= few_rings_) anyway = std::min(kTriedAnyway, distinct.size());
+  }
+  for (const Order order : kOrders) {
+    planned.order = order;
+    for (std::size_t i = 0; i < distinct.size(); ++i) {
+      const bool first = order == kOrders.front() && i < std::max(anyway, std::size_t{1});
+      if (!first && exhausted()) return;
+      planned.bucket = distinct[i];
+      const Time step = tried(planned).makespan;
+      if (step.count() / kTooLong > best_->makespan.count()) break;
     }
+    std::stable_partition(distinct.begin(), distinct.end(),
+                          [&](Bytes bucket) { return bucket == best_->bucket; });
   }
 }
 
@@ -257,9 +281,10 @@ void OnAllSets::improve() {
   }
 }
 
-std::optional<MadeOfReplicas> OnAllSets::made() const {
+std::optional<MadeOfReplicas> OnAllSets::made() {
   Replicas replicas = buckets_of(*best_);
-  MadeOfReplicas made{unroll(replicated(replica_.one, replicas), replica_.plan.micro_batches), {}};
+  step_with(replicas);
+  MadeOfReplicas made{*std::exchange(step_, {}), {}};
   const CostModel costs(made.step.graph, cluster_);
   const Placement placement = placement_on(made.step, replicas, best_->positions);
   const std::optional<Trace> trace = simulate_settled(

@@ -15,13 +15,10 @@
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/replicas.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/plan/steps/replica_sets.h"
 #include "baechi/schedule/plan.h"
 
 namespace baechi {
-
-// Disjoint sets of equally many devices, as alike as can be: the i-th device of one stands for the
-// i-th of another.
-using ReplicaDevices = std::vector<std::vector<DeviceId>>;
 
 struct OneReplica {    // whose graphs and plan outlive what is made of them
   const OpGraph& one;  // of one micro-batch, with second runs
@@ -36,6 +33,9 @@ struct MadeOfReplicas {
 
 class OnAllSets {
  public:
+  // Graphs and orders are made anew for each that is simulated.
+  static constexpr double kWorkOfTried = 4;  // operators, for each of the step
+
   OnAllSets(const OneReplica& replica, const Cluster& cluster, const ReplicaDevices& sets);
 
   // Looks for buckets and orders of the plan's placement, then for other placements, and simulates
@@ -45,8 +45,9 @@ class OnAllSets {
   double search(double work, std::optional<Time> hopeless, const CancelFlag* cancel);
   // How much memory some device lacks for the best that was found.
   Bytes over() const { return best_->over; }
+  Time makespan() const { return best_->makespan; }
   // The best in an order that a file can tell; nothing if there is none that fits.
-  std::optional<MadeOfReplicas> made() const;
+  std::optional<MadeOfReplicas> made();
 
  private:
   using Positions = IdVector<OpId, std::size_t>;  // in every set, by operator of the graph of one
@@ -64,6 +65,7 @@ class OnAllSets {
   };
 
   Replicas buckets_of(const Tried& tried) const;
+  const Unrolled& step_with(const Replicas& replicas);
   Placement placement_on(const Unrolled& step, const Replicas& replicas,
                          const Positions& positions) const;
   DeviceOrder order_on(const Unrolled& step, const Replicas& replicas, const Placement& placement,
@@ -83,10 +85,13 @@ class OnAllSets {
   const ReplicaDevices& sets_;
   std::vector<std::pair<Time, ReducedTensor>> ready_;  // in the order in which the plan makes them
   Bytes reduced_;
-  std::vector<Bytes> buckets_;            // from what is usual to one for each device
+  std::vector<Bytes> buckets_;            // what is usual, one for each device, and between
+  std::size_t few_rings_ = 0;             // of these, first ones whose rings are no large part
   std::vector<std::vector<OpId>> units_;  // what shares a device, or is the backward pass of it
   std::optional<Tried> best_;
-  double work_ = 0;  // that is left
+  Replicas replicas_;             // of the latest step that was simulated,
+  std::optional<Unrolled> step_;  // which is this
+  double work_ = 0;               // that is left
   const CancelFlag* cancel_ = nullptr;
 };
 
