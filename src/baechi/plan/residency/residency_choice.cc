@@ -90,12 +90,15 @@ class Choice {
     }
     for (const DeviceId device : cluster_.devices()) {
       if (device == start_.store) continue;
-      const std::vector<ResidencyUse> uses = uses_on(tensor, device);
+      std::vector<ResidencyUse> uses = uses_on(tensor, device);
       if (uses.empty()) continue;
       if (!stored && start_.device[producer] != device) {  // a copy that another device sends
-        account_.hold(device, account_.position_at(device, start_.slots[producer].end),
-                      uses.back().position + 1, graph_.size(tensor));
-        continue;
+        const std::size_t at = account_.position_at(device, start_.slots[producer].end);
+        if (step_.micro_batches() == 1) {  // it is read soon, as devices wait for each other
+          account_.hold(device, at, uses.back().position + 1, graph_.size(tensor));
+          continue;
+        }
+        uses.insert(uses.begin(), {std::min(at, uses.front().position), std::nullopt});
       }
       add_item(tensor, device, stored, uses);
     }
@@ -204,7 +207,8 @@ class Choice {
   }
 
   bool is_sent(const ResidencyItem& item) const {
-    if (item.stored || item.stays) return false;
+    const OpId producer = graph_.producer(item.tensor);
+    if (item.stored || item.stays || item.device != start_.device[producer]) return false;
     if (item.end - item.begin > 1) return true;
     return std::ranges::any_of(graph_.consumers(item.tensor), [&](const Edge& edge) {
       return !is_on_device(edge.to, item.device);
@@ -228,6 +232,10 @@ class Choice {
       put_ends_[i] = end;
       account_.hold(item.device, stretches_[item.begin].last + 1,
                     account_.position_at(item.device, end), graph_.size(item.tensor));
+      for (std::size_t copy = i; copy < items_.size() && items_[copy].tensor == item.tensor; ++copy)
+        put_ends_[copy] = end;
+      for (std::size_t copy = i; copy-- > 0 && items_[copy].tensor == item.tensor;)
+        put_ends_[copy] = end;
     }
   }
 

@@ -17,6 +17,12 @@ ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder or
   return {store_of(costs.cluster()), std::move(device), std::move(order), simulator.slots()};
 }
 
+Time end_of(const ResidencyStart& start) {
+  Time end;
+  for (const OpSlot& slot : start.slots) end = std::max(end, slot.end);
+  return end;
+}
+
 std::optional<ResidencyStart> with_updates_last(const ResidencyProblem& problem,
                                                 const ResidencyStart& start) {
   const OpGraph& graph = problem.costs.graph();

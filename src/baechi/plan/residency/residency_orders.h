@@ -10,6 +10,7 @@ namespace baechi {
 
 // When operators run in an order, with all devices as they are.
 ResidencyStart start_of(const CostModel& costs, Placement device, DeviceOrder order);
+Time end_of(const ResidencyStart& start);  // of its last operator
 
 // Gradients for the store are then made earlier, and others stay for longer. Nothing if an
 // operator waits for an update.

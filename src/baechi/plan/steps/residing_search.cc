@@ -12,6 +12,7 @@
 #include "baechi/graph/residency.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/residing_pool.h"
 #include "baechi/plan/steps/residing_starts.h"
@@ -29,9 +30,11 @@ constexpr double kLeastToFit = 1.0;  // a budget that there is at least as long 
 // Part of the tries without second runs: as many whether others are tried, too, or not.
 constexpr double kForPlain = 0.5;
 constexpr double kHopeless = 1.5;  // times a step with second runs: none get no search of theirs
+constexpr double kFarStart = 1.5;  // times a step: starts that would be longer with ample memory
 // Choices that try all starts. The others try those that were best for one of these.
 constexpr std::size_t kWithAllStarts = 3;
 constexpr double kToShift = 0.1;  // part of the tries: other shares of several devices
+constexpr double kForAll = 0.1;   // part of the tries, beside the others: all that may be is away
 
 // 0, n - 1, then what halves the largest gaps.
 std::vector<std::size_t> in_halves(std::size_t n) {
@@ -83,24 +86,30 @@ class Planning {
         asked == ResidencyEffort::kFew ? limit_ : std::max(limit_, tries_of(kLeastToFit));
     std::optional<ResidingVariant> best = of_sequences(asked);
     const auto fits = [&] { return best.has_value() && best->found.fits; };
-    const auto try_others = [&] {
-      std::optional<ResidingVariant> other = of_sequences(asked);
+    const auto try_others = [&](ResidencyEffort effort) {
+      std::optional<ResidingVariant> other = of_sequences(effort);
       if (other.has_value() && (!best.has_value() || other->found.rating() < best->found.rating()))
         best = std::move(other);
     };
     // What starts are worth with second runs is not what they are worth without.
     with_all_starts_ = !fits() && asked != ResidencyEffort::kFew;
-    if (with_all_starts_ && choices_.size() > 1) try_others();
-    std::vector<SequenceOfOne> each = std::exchange(sequences_, {});
+    if (with_all_starts_ && choices_.size() > 1) try_others(asked);
+    const std::vector<SequenceOfOne> each = sequences_;
     limit_to_fit_ /= static_cast<std::int64_t>(std::max<std::size_t>(each.size(), 1));
     for (std::size_t i = each.size() == 1 ? 1 : 0; i < each.size() && !fits(); ++i) {
-      sequences_ = {std::move(each[i])};
-      try_others();
+      sequences_ = {each[i]};
+      try_others(asked);
     }
     if (!fits() && budget > 0) {  // what no search has changed: a longer one may lead astray
       request_.budget = 0;
       sequences_ = sequences_of_one(costs_, micro_batches_, request_).sequences;
-      try_others();
+      try_others(asked);
+    }
+    if (asked == ResidencyEffort::kMany) {  // where accounts mislead, it may be the best
+      sequences_ = each;
+      with_all_starts_ = false;
+      limit_ = limit_to_fit_ = static_cast<std::int64_t>(kForAll * static_cast<double>(limit_));
+      try_others(ResidencyEffort::kAll);
     }
     return best;
   }
@@ -183,6 +192,8 @@ class Planning {
         continue;
       }
       if (variant.search->best() != nullptr && pool.work.is_over()) break;
+      const auto ample = static_cast<double>(end_of(variant.starts[start]).count());
+      if (best.has_value() && ample > kFarStart * best->step) continue;
       const ResidingPool::Candidate found = pool.glance_at(start);
       if (!best.has_value() || found.step < best->step) best = found;
     }
@@ -218,7 +229,7 @@ class Planning {
   std::pair<std::vector<Recomputation>, SequenceOfOne> with_second_runs(
       const SequenceOfOne& one, const IdVector<OpId, bool>& chosen) const {
     SecondRuns::Placed placed = runs_.in(one.sequence, chosen);
-    SequenceOfOne whole{one.device, std::move(placed.sequence)};
+    SequenceOfOne whole{one.device, std::move(placed.sequence), one.in_rounds};
     for (const Recomputation& again : placed.again) whole.device.push_back(one.device[again.op]);
     return {std::move(placed.again), std::move(whole)};
   }
@@ -256,6 +267,9 @@ class Planning {
         for (std::size_t g = 0; g < in_groups.size(); ++g) {
           const std::size_t which = numbers[i] * in_groups.size() + g;
           if (!all && !good_.contains(which)) continue;
+          if (ones[i].in_rounds && g > 0 &&
+              in_groups[g].micro_batches == in_groups[g - 1].micro_batches)
+            continue;  // its blocks are its stages
           variant.starts.push_back(start_in_groups(variant.problem(), ones[i], in_groups[g]));
           variant.which.push_back(which);
         }

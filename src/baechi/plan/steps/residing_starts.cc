@@ -13,9 +13,11 @@
 
 #include "baechi/graph/residency.h"
 #include "baechi/graph/topological_order.h"
+#include "baechi/optimize/list_schedule.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/residency/residency_orders.h"
+#include "baechi/plan/steps/starts_in_rounds.h"
 #include "baechi/plan/steps/step_search.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
@@ -23,7 +25,8 @@
 namespace baechi {
 namespace {
 
-constexpr double kRoomFor = 1.1;  // times what the step takes on one device
+constexpr double kRoomFor = 1.1;             // times what the step takes on one device
+constexpr double kSimulatedPerSecond = 1e6;  // operators, for stages in rounds
 
 Cluster without_store(const Cluster& cluster, DeviceId store) {
   ClusterSpec spec = cluster.spec();
@@ -85,6 +88,20 @@ IdVector<OpId, std::size_t> blocks_of(const OpGraph& graph, const std::vector<Op
   return block;
 }
 
+// The block of every operator of micro-batches: what one device has of the sequence.
+IdVector<OpId, std::size_t> stages_of(const Unrolled& step, const SequenceOfOne& one) {
+  IdVector<OpId, std::size_t> stage(one.sequence.size());
+  std::size_t current = 0;
+  std::optional<DeviceId> last;
+  for (const OpId op : one.sequence) {
+    if (!step.micro_batch[op].has_value()) continue;
+    if (last != one.device[op]) ++current;
+    last = one.device[op];
+    stage[op] = current;
+  }
+  return stage;
+}
+
 }  // namespace
 
 PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
@@ -92,7 +109,12 @@ PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batch
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
   const Cluster devices = without_store(costs.cluster(), store);
-  PlannedStarts found{starts_in_parts(costs)};
+  PlannedStarts found;
+  if (devices.num_devices() > 1 && micro_batches > 1)
+    add_new(in_rounds(costs, micro_batches,
+                      static_cast<std::int64_t>(kSimulatedPerSecond * asked.budget)),
+            found.sequences);
+  for (SequenceOfOne& one : starts_in_parts(costs)) add_new(std::move(one), found.sequences);
   if (devices.num_devices() == 1) return found;
   Bytes all, there;
   for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
@@ -137,7 +159,10 @@ ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOf
   for (std::size_t i = 0; i < one.sequence.size(); ++i) position[one.sequence[i]] = i;
   const bool several = step.micro_batches > 1;
   IdVector<OpId, std::size_t> block(one.sequence.size());
-  if (several) block = blocks_of(graph, one.sequence, grouping.block);
+  if (several && one.in_rounds)
+    block = stages_of(step, one);
+  else if (several)
+    block = blocks_of(graph, one.sequence, grouping.block);
   // Updates run as soon as they may, which frees their gradients.
   using Key = std::tuple<std::uint32_t, std::size_t, std::uint32_t, std::size_t>;
   const auto key_of = [&](OpId op) {
@@ -149,8 +174,15 @@ ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOf
   };
   Placement device;
   for (const OpId op : graph.ops()) device.push_back(one.device[step.original[op]]);
+  const std::vector<OpId> sequence = order_by_key(graph, key_of);
   DeviceOrder order(problem.costs.cluster().num_devices());
-  for (const OpId op : order_by_key(graph, key_of)) order[device[op]].push_back(op);
+  for (const OpId op : sequence) order[device[op]].push_back(op);
+  if (one.in_rounds) {  // no device waits for what comes first while it could go on
+    IdVector<OpId, Time> priority(graph.num_ops());
+    for (std::size_t i = 0; i < sequence.size(); ++i)
+      priority[sequence[i]] = Time(static_cast<std::int64_t>(sequence.size() - i));
+    order = *list_schedule(problem.costs, device, priority).placed.order;
+  }
   if (several) order = with_sums_behind(step, order);
   return start_of(problem.costs, std::move(device), std::move(order));
 }

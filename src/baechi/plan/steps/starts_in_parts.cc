@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "baechi/graph/residency.h"
 #include "baechi/plan/residency/stored_units.h"
 
 namespace baechi {
@@ -22,29 +23,11 @@ class Parts {
 
   std::optional<SequenceOfOne> take() && {
     cut();
-    const auto order = graph_.topological_order();
-    SequenceOfOne one{{}, std::vector<OpId>(order.begin(), order.end())};
-    for (const OpId op : order)
-      if (!at_[op].has_value()) put(op, beside(op));
-    for (const OpId op : graph_.ops()) {
-      if (!costs_.may_run(op, *at_[op])) return std::nullopt;
-      one.device.push_back(*at_[op]);
-    }
-    return one;
+    return beside_those(costs_, std::move(at_), shares_.front().first, false);
   }
 
  private:
   bool is_cut(OpId op) const { return !graph_[op].variable && !graph_[op].backward; }
-
-  std::vector<OpId> together(OpId op) const {
-    if (!graph_[op].group.has_value()) return {op};
-    const auto members = graph_.members(*graph_[op].group);
-    return {members.begin(), members.end()};
-  }
-
-  void put(OpId op, DeviceId device) {
-    for (const OpId member : together(op)) at_[member] = device;
-  }
 
  public:
   // What each operator that is cut brings: what it makes, and what its group and the variables that
@@ -53,7 +36,7 @@ class Parts {
     IdVector<OpId, bool> seen(graph_.num_ops());
     const auto kept = [&](OpId op) {
       Bytes bytes;
-      for (const OpId member : together(op)) {
+      for (const OpId member : members_with(graph_, op)) {
         if (seen[member]) continue;
         seen[member] = true;
         bytes += graph_[member].permanent;
@@ -83,21 +66,10 @@ class Parts {
     for (const auto& [op, brings] : all) {
       while (so_far + brings / 2 > limit && part + 1 < shares_.size())
         limit += bytes * shares_[++part].second;
-      if (!at_[op].has_value()) put(op, shares_[part].first);
+      if (!at_[op].has_value())
+        for (const OpId member : members_with(graph_, op)) at_[member] = shares_[part].first;
       so_far += brings;
     }
-  }
-
-  // Where its forward operator is, what reads a variable, or what it reads.
-  DeviceId beside(OpId op) const {
-    if (graph_[op].forward.has_value() && at_[*graph_[op].forward].has_value())
-      return *at_[*graph_[op].forward];
-    if (graph_[op].variable)
-      for (const Edge& edge : graph_.out_edges(op))
-        if (at_[edge.to].has_value()) return *at_[edge.to];
-    for (const Edge& edge : graph_.in_edges(op))
-      if (at_[edge.from].has_value()) return *at_[edge.from];
-    return shares_.front().first;
   }
 
   const CostModel& costs_;
@@ -106,7 +78,14 @@ class Parts {
   IdVector<OpId, std::optional<DeviceId>> at_;
 };
 
-// How long it takes for all that it may run, the fastest first; of the fastest, the largest.
+}  // namespace
+
+std::vector<OpId> members_with(const OpGraph& graph, OpId op) {
+  if (!graph[op].group.has_value()) return {op};
+  const auto members = graph.members(*graph[op].group);
+  return {members.begin(), members.end()};
+}
+
 std::vector<std::pair<Time, DeviceId>> by_time(const CostModel& costs, DeviceId store) {
   const Cluster& cluster = costs.cluster();
   std::vector<std::pair<Time, DeviceId>> devices;
@@ -124,7 +103,35 @@ std::vector<std::pair<Time, DeviceId>> by_time(const CostModel& costs, DeviceId 
   return devices;
 }
 
-}  // namespace
+std::optional<SequenceOfOne> beside_those(const CostModel& costs,
+                                          IdVector<OpId, std::optional<DeviceId>> at,
+                                          DeviceId otherwise, bool in_rounds) {
+  const OpGraph& graph = costs.graph();
+  const auto beside = [&](OpId op) {
+    if (graph[op].forward.has_value() && at[*graph[op].forward].has_value())
+      return *at[*graph[op].forward];
+    for (const bool updates : {true, false})
+      for (const Edge& edge : graph.out_edges(op))
+        if (graph[op].variable && is_update(graph, edge.to) == updates && at[edge.to].has_value())
+          return *at[edge.to];
+    for (const Edge& edge : graph.in_edges(op))
+      if (at[edge.from].has_value()) return *at[edge.from];
+    return otherwise;
+  };
+  const auto order = graph.topological_order();
+  SequenceOfOne one{{}, std::vector<OpId>(order.begin(), order.end()), in_rounds};
+  for (const bool variables : {false, true})
+    for (const OpId op : order) {
+      if (at[op].has_value() || graph[op].variable != variables) continue;
+      const DeviceId device = beside(op);
+      for (const OpId member : members_with(graph, op)) at[member] = device;
+    }
+  for (const OpId op : graph.ops()) {
+    if (!costs.may_run(op, *at[op])) return std::nullopt;
+    one.device.push_back(*at[op]);
+  }
+  return one;
+}
 
 void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& starts) {
   if (one.has_value() && std::ranges::find(starts, *one) == starts.end())

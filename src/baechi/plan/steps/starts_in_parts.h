@@ -16,9 +16,23 @@ namespace baechi {
 struct SequenceOfOne {
   Placement device;
   std::vector<OpId> sequence;  // topological
+  bool in_rounds = false;      // micro-batches follow each other in what one device has of it
 
   friend bool operator==(const SequenceOfOne&, const SequenceOfOne&) = default;
 };
+
+// An operator and those of its group.
+std::vector<OpId> members_with(const OpGraph& graph, OpId op);
+
+// How long each device but the store takes for all that it may run, the fastest first; of the
+// fastest, the largest.
+std::vector<std::pair<Time, DeviceId>> by_time(const CostModel& costs, DeviceId store);
+
+// The others are where their forward operator is, what updates or reads a variable, or what they read.
+// Nothing if one may not run there.
+std::optional<SequenceOfOne> beside_those(const CostModel& costs,
+                                          IdVector<OpId, std::optional<DeviceId>> at,
+                                          DeviceId otherwise, bool in_rounds);
 
 // Unless there is an equal one.
 void add_new(std::optional<SequenceOfOne> one, std::vector<SequenceOfOne>& starts);

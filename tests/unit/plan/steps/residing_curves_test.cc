@@ -19,9 +19,13 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/plan/residency/residency_choice.h"
+#include "baechi/plan/residency/residency_orders.h"
+#include "baechi/plan/residency/residency_replay.h"
 #include "baechi/plan/residency/residency_search.h"
 #include "baechi/plan/steps/residing_starts.h"
 #include "baechi/plan/steps/starts_in_parts.h"
+#include "baechi/plan/steps/starts_in_rounds.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "unit/graph_sketch.h"
 #include "unit/simulate/small_clusters.h"
@@ -155,6 +159,88 @@ TEST_CASE("residency: starts cut a graph into one part for each device, for all 
   }
 }
 
+// Of each layer 10 ns forward and 20 backward, in a group if they are tied.
+OpGraph light_layers(std::size_t count, Bytes made, bool tied) {
+  OpGraphBuilder builder("light layers");
+  std::vector<OpId> forward;
+  for (std::size_t i = 0; i < count; ++i) {
+    forward.push_back(builder.add_operator({.name = "f" + std::to_string(i)}));
+    builder.set_time(forward[i], "gpu", Time(10));
+    builder.add_output(forward[i], made);
+    if (i > 0) builder.connect(*builder.output(forward[i - 1], 0), forward[i]);
+  }
+  OpId behind = forward.back();
+  for (std::size_t i = count; i-- > 0;) {
+    const OpId back = builder.add_operator({.name = "b" + std::to_string(i), .backward = true});
+    builder.set_time(back, "gpu", Time(20));
+    builder.set_forward(back, forward[i]);
+    builder.add_output(back, Bytes(1));
+    builder.connect(*builder.output(behind, 0), back);
+    if (i > 0) builder.connect(*builder.output(forward[i - 1], 0), back);
+    if (tied)
+      for (const OpId op : {forward[i], back})
+        builder.add_to_group(op, "layer" + std::to_string(i));
+    behind = back;
+  }
+  return std::move(builder).build();
+}
+
+Cluster two_and_host(Bytes capacity) {
+  ClusterSpec spec = gpu_and_host(capacity, Bytes(100'000)).spec();
+  spec.devices.insert(spec.devices.begin(), spec.devices.front());
+  spec.devices[1].name = "gpu:1";
+  return Cluster(spec);
+}
+
+// One of two devices has two of three layers at least, 60 ns of a micro-batch, if they stay whole.
+TEST_CASE("residency: in rounds, a backward operator is elsewhere unless its group says no") {
+  const Cluster cluster = two_and_host(Bytes(100'000));
+  for (const bool tied : {false, true}) {
+    const OpGraph graph = light_layers(3, Bytes(1), tied);
+    const CostModel costs(graph, cluster);
+    CHECK(!in_rounds(costs, 8, 0).has_value());
+    const std::optional<SequenceOfOne> one = in_rounds(costs, 8, 100'000);
+    REQUIRE(one.has_value());
+    int apart = 0;
+    for (const OpId op : graph.ops())
+      if (graph[op].backward) apart += one->device[op] == one->device[*graph[op].forward] ? 0 : 1;
+    CHECK((apart > 0) != tied);
+    const Unrolled step = unroll(graph, 8);
+    const CostModel whole(step.graph, cluster);
+    const Time end = end_of(start_in_groups({step, whole}, *one, {8, {}}));
+    CHECK((end < Time(8 * 60)) != tied);
+  }
+}
+
+// What all micro-batches make is read again at the end, much of it on the other device: copies wait
+// on the host where they have no room, and what is sent directly leaves the sender.
+TEST_CASE(
+    "residency: what another device reads late goes there over the host where memory is short") {
+  const OpGraph graph = light_layers(4, Bytes(10), false);
+  const Cluster cluster = two_and_host(Bytes(100'000));
+  const std::optional<SequenceOfOne> one = in_rounds(CostModel(graph, cluster), 8, 100'000);
+  REQUIRE(one.has_value());
+  const Unrolled step = unroll(graph, 8);
+  const CostModel costs(step.graph, cluster);
+  const ResidencyProblem problem{step, costs};
+  ResidencyStart start = start_in_groups(problem, *one, {8, {}});
+  std::vector<Bytes> peaks;
+  for (const std::int64_t memory : {100'000, 70}) {
+    ResidencyPrefer prefer;
+    prefer.memory = IdVector<DeviceId, Bytes>(3, Bytes(memory));
+    const ReplayedResidency found =
+        replay(problem, start, choose_residency(problem, start, {}, prefer), false);
+    int over_host = 0;
+    for (const AwayTensor& away : found.residency.away)
+      for (const Fetch& fetch : away.fetches)
+        over_host += start.device[fetch.readers.front()] != start.device[away.producer] ? 1 : 0;
+    CHECK((over_host > 0) == (memory < 100'000));
+    peaks.push_back(std::max(found.peaks[DeviceId(0)], found.peaks[DeviceId(1)]));
+  }
+  MESSAGE("peaks " << peaks.front().count() << " and " << peaks.back().count());
+  CHECK(peaks.back() < peaks.front());
+}
+
 // Where not everything fits, slower devices that come first hold what they have room for.
 TEST_CASE("residency: the slower devices that come first hold less where memory is short") {
   const OpGraph graph = layers(1);
@@ -250,6 +336,7 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
       const Cluster cluster = gpu_and_host(Bytes(capacity), Bytes(10'000));
       const std::optional<Time> step = step_of(graph, cluster, AwayChoice::kAuto);
       const std::array less_is_free{std::pair(AwayChoice::kAuto, Recompute::kNone),
+                                    std::pair(AwayChoice::kAll, Recompute::kAuto),
                                     std::pair(AwayChoice::kNone, Recompute::kNone),
                                     std::pair(AwayChoice::kNone, Recompute::kAuto)};
       for (const auto& [residency, recompute] : less_is_free) {
