@@ -349,6 +349,8 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
       ++fits;
       const std::optional<Time> of_four = step_of(graph, four_unequal(cluster), AwayChoice::kAuto);
       REQUIRE(of_four.has_value());
+      const std::optional<Time> away = step_of(graph, four_unequal(cluster), AwayChoice::kAll);
+      CHECK((!away.has_value() || *of_four <= *away));
       four = std::max(four, ratio(*of_four, *step));
       alone += *of_four == *step ? 1 : 0;
       if (less.has_value()) longest = std::max(longest, ratio(*step, *less));

@@ -250,13 +250,17 @@ Compared compare(std::size_t layers, bool weights, Bytes least, std::uint64_t se
     const Cluster cluster = gpu_and_host(capacity, Bytes(10'000));
     const std::optional<Time> best = ByBruteForce(graph, cluster).shortest();
     if (!best.has_value()) continue;
-    PlanRequest request{.budget = budget};
-    request.residency = AwayChoice::kAuto;
-    std::vector<OpGraph> sizes;
-    sizes.push_back(recosted(graph.graph, {}));
-    const StepPlan made = make_step_plan(std::move(sizes), cluster, request);
-    const Plan* plan = std::get_if<Plan>(&made.result);
+    const auto planned = [&](AwayChoice residency) {
+      PlanRequest request{.budget = budget};
+      request.residency = residency;
+      std::vector<OpGraph> sizes;
+      sizes.push_back(recosted(graph.graph, {}));
+      return make_step_plan(std::move(sizes), cluster, request).result;
+    };
+    const PlanResult made = planned(AwayChoice::kAuto), all_away = planned(AwayChoice::kAll);
+    const Plan *plan = std::get_if<Plan>(&made), *other = std::get_if<Plan>(&all_away);
     all.missed += plan == nullptr ? 1 : 0;
+    CHECK((other == nullptr || (plan != nullptr && plan->makespan() <= other->makespan())));
     if (plan == nullptr) continue;
     for (const NamedBound& bound : plan->bounds) {
       CAPTURE(bound.name);
