@@ -49,14 +49,15 @@ def layered(model: Published) -> baechi.Graph:
     def weights(name: str) -> int:
         return 2_000_000 * (model.head_parameters if name == "head" else model.parameters)
 
-    for name, before in zip(names, [None, *names]):
+    layers = list(zip(names, [None, *names[:-1]], strict=True))
+    for name, before in layers:
         graph.add(f"{name}/weight", outputs=[weights(name)], variable=True)
         graph.add(f"{name}/state", outputs=[6 * weights(name)], variable=True)
         read = [(f"{name}/weight", 0)] + ([(before, 0)] if before else [])
         time = times(model.forward, model.head_forward, name)
         graph.add(name, time, outputs=[message], inputs=read)
     behind = "head"
-    for name, before in list(zip(names, [None, *names]))[::-1]:
+    for name, before in reversed(layers):
         read = [(f"{name}/weight", 0), (behind, 0)] + ([(before, 0)] if before else [])
         time = times(model.backward, model.head_backward, name)
         behind = f"{name}/back"

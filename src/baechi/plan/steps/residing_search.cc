@@ -16,6 +16,7 @@
 #include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/residing_pool.h"
 #include "baechi/plan/steps/residing_starts.h"
+#include "baechi/plan/steps/starts_in_rounds.h"
 
 namespace baechi {
 namespace {
@@ -24,6 +25,7 @@ constexpr std::size_t kRunChoices = 12, kFewRunChoices = 4;  // of second runs, 
 constexpr double kTriesPerSecond = 1.4e6;      // operators in replays, with their choices
 constexpr double kForStarts = 0.2;             // part of the budget: a plan for several devices
 constexpr double kOfAPlan = 110;               // replays of all operators take as long
+constexpr double kSimulatedPerSecond = 1e6;    // operators, for stages in rounds
 constexpr double kLeastForTries = 0.4;         // part of the budget, whatever plans take
 constexpr std::int64_t kLeastTries = 100'000;  // operators in replays, with any budget but none
 constexpr double kLeastToFit = 1.0;  // a budget that there is at least as long as nothing fits
@@ -72,7 +74,11 @@ class Planning {
     const double budget = request_.budget;
     request_.budget *= kForStarts;
     PlannedStarts starts = sequences_of_one(costs_, micro_batches_, request_);
-    sequences_ = std::move(starts.sequences);
+    if (micro_batches_ > 1 && cluster_.num_devices() > 2)
+      add_new(in_rounds(costs_, micro_batches_,
+                        static_cast<std::int64_t>(kSimulatedPerSecond * request_.budget)),
+              sequences_);
+    for (SequenceOfOne& one : starts.sequences) add_new(std::move(one), sequences_);
     choices_ = choices_of(recompute, asked == ResidencyEffort::kFew);
     if (request_.known != nullptr) begin_with(*request_.known, recompute);
     const double planning = kOfAPlan * static_cast<double>(graph_.num_ops() * micro_batches_);

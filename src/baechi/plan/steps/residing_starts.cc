@@ -17,7 +17,6 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
 #include "baechi/plan/residency/residency_orders.h"
-#include "baechi/plan/steps/starts_in_rounds.h"
 #include "baechi/plan/steps/step_search.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/simulate/simulator.h"
@@ -25,8 +24,7 @@
 namespace baechi {
 namespace {
 
-constexpr double kRoomFor = 1.1;             // times what the step takes on one device
-constexpr double kSimulatedPerSecond = 1e6;  // operators, for stages in rounds
+constexpr double kRoomFor = 1.1;  // times what the step takes on one device
 
 Cluster without_store(const Cluster& cluster, DeviceId store) {
   ClusterSpec spec = cluster.spec();
@@ -109,12 +107,7 @@ PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batch
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
   const Cluster devices = without_store(costs.cluster(), store);
-  PlannedStarts found;
-  if (devices.num_devices() > 1 && micro_batches > 1)
-    add_new(in_rounds(costs, micro_batches,
-                      static_cast<std::int64_t>(kSimulatedPerSecond * asked.budget)),
-            found.sequences);
-  for (SequenceOfOne& one : starts_in_parts(costs)) add_new(std::move(one), found.sequences);
+  PlannedStarts found{starts_in_parts(costs)};
   if (devices.num_devices() == 1) return found;
   Bytes all, there;
   for (const OpId op : graph.ops()) all += graph[op].permanent + graph.output_bytes(op);
