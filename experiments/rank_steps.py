@@ -23,7 +23,7 @@ from torch.distributed import pipelining
 
 import baechi
 from experiments.page import write_whole
-from experiments.rank_models import MODELS, SAMPLES, WIDTH, Chain, Wide, loss_of
+from experiments.rank_models import FORWARD, MODELS, SAMPLES, WIDTH, Chain, Wide, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,19 +31,25 @@ if TYPE_CHECKING:
 _LARGE = 4 << 20  # bytes of a message
 STEPS = 5  # that count, behind two that do not
 MICRO_BATCHES = (1, 4, 8)
+LONG = 4  # times as long do layers wait in the rows of long kernels
 
 
 def seconds_of(step: Callable[[], Any]) -> float:
     """Return the median time of a step that all ranks take together."""
-    taken = []
-    for number in range(STEPS + 2):
+    return times_of(step)[0]
+
+
+def times_of(step: Callable[[], Any]) -> tuple[float, float]:
+    """Return that, and the median of the processor time that all of them take for it."""
+    taken, computed = [], []
+    for _ in range(STEPS + 2):
         distributed.barrier()
-        begin = time.perf_counter()
+        begin, computing = time.perf_counter(), time.process_time()
         step()
+        computed.append(round((time.process_time() - computing) * 1e9))
         distributed.barrier()
-        if number > 1:
-            taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken[2:]), statistics.median(sums(computed)[2:]) / 1e9
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,9 +90,9 @@ def link() -> baechi.Cluster:
 
 
 def _there_and_back(size: int) -> float:
-    """Return the least seconds that a message takes from rank 0 to rank 1 and back."""
+    """Return the median of seconds that a message takes from rank 0 to rank 1 and back."""
     there, rank, taken = torch.zeros(size, dtype=torch.uint8), distributed.get_rank(), [1.0]
-    for _ in range(20 if rank < 2 else 0):
+    for _ in range(40 if rank < 2 else 0):
         begin = time.perf_counter()
         for sender in (0, 1):
             if rank == sender:
@@ -95,7 +101,7 @@ def _there_and_back(size: int) -> float:
                 distributed.recv(there, 1 - rank)
         taken.append(time.perf_counter() - begin)
     distributed.barrier()
-    return min(taken)
+    return statistics.median(taken)
 
 
 def costs_of(model: nn.Module, samples: int) -> Any:
@@ -112,11 +118,16 @@ def costs_of(model: nn.Module, samples: int) -> Any:
 
 
 def placed_step(
-    name: str, micro_batches: int, cluster: baechi.Cluster, *, waits: bool = True
+    name: str,
+    micro_batches: int,
+    cluster: baechi.Cluster,
+    *,
+    wait: float = FORWARD,
+    replicas: int = 1,
 ) -> dict[str, Any]:
-    """Measure a step of a placed model."""
+    """Measure a step of a placed model, whose layers wait so many milliseconds."""
     torch.manual_seed(0)
-    model = MODELS[name]() if waits else MODELS[name](milliseconds=0.0)
+    model = MODELS[name](milliseconds=wait)
     x, targets = batch()
     placed = baechi.torch.place(
         model,
@@ -128,23 +139,28 @@ def placed_step(
         costs=costs_of(model, SAMPLES // micro_batches),
         optimizer=None,
         granularity="module",
-        budget="5s",
+        budget="2s",
+        replicas=replicas,
         verbose=False,
     )
     assert isinstance(placed, RankPlaced)
     placed.step(x, targets)
     before = placed.sent
-    measured = seconds_of(lambda: (placed.step(x, targets), model.zero_grad()))
+    measured, computed = times_of(lambda: (placed.step(x, targets), model.zero_grad()))
     steps = STEPS + 2
     pairs = zip(before, placed.sent, strict=True)
     messages, sent = sums([(b - a) // steps for a, b in pairs])
     plan = placed.plan
+    assert plan.replicas == replicas
     return {
+        "processes": distributed.get_world_size(),
+        "replicas": replicas,
         "workload": name,
+        "wait_ms": round(wait),
         "micro_batches": micro_batches,
         "predicted_ns": plan.makespan_ns,
         "measured_ns": round(measured * 1e9),
-        "parts": placed.program.count("\n@"),
+        "computed_ns": round(computed * 1e9),
         "messages": messages,
         "bytes": sent,
         "planned_bytes": planned_bytes(plan),
@@ -252,11 +268,27 @@ def memory(weights: Path | None) -> dict[str, Any]:
     }
 
 
+def beside_plans(cluster: baechi.Cluster) -> list[dict[str, Any]]:
+    """Measure steps, of long kernels and of two replicas, too."""
+    rows = [placed_step(name, m, cluster) for name in MODELS for m in MICRO_BATCHES]
+    rows += [placed_step(name, 8, cluster, replicas=2) for name in MODELS]
+    for replicas in (1, 2):
+        how: Any = {"wait": LONG * FORWARD, "replicas": replicas}
+        rows += [placed_step(name, 8, cluster, **how) for name in MODELS]
+    return rows
+
+
 def main(path: Path) -> None:
-    """Run all; rank 0 leaves what was found in a file."""
+    """Run all, or plans beside steps alone; rank 0 leaves what was found in a file."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
+    if distributed.get_world_size() == 2:
+        rows = beside_plans(link())
+        if distributed.get_rank() == 0:
+            write_whole(path, json.dumps({"ours": rows}))
+        distributed.destroy_process_group()
+        return
     torch.manual_seed(0)
     weights = path.parent / "weights.safetensors"
     if distributed.get_rank() == 0:
@@ -266,8 +298,7 @@ def main(path: Path) -> None:
     memory(None)  # what is loaded once is no part of a measurement
     held = [memory(given) for given in (weights, None)]
     cluster = link()
-    ours = [placed_step(name, m, cluster) for name in MODELS for m in MICRO_BATCHES]
-    idle = [placed_step(name, m, cluster, waits=False) for name in MODELS for m in (1, 8)]
+    ours = beside_plans(cluster)
     told = talk(cluster)
     theirs = []
     for name, model in MODELS.items():
@@ -281,7 +312,7 @@ def main(path: Path) -> None:
     if distributed.get_rank() == 0:
         rows = [copy.deepcopy(row) for each in everyone for row in each]
         rows.sort(key=lambda row: (row["built"], row["rank"]))
-        found = {"ours": ours, "idle": idle, "talk": told, "torch": theirs}
+        found = {"ours": ours, "talk": told, "torch": theirs}
         write_whole(path, json.dumps({**found, "memory": rows}))
     distributed.destroy_process_group()
 

@@ -554,19 +554,17 @@ def test_ranks_are_compared_with_the_best_of_the_others() -> None:
     elsewhere = {**own, "micro_batches": 8, "schedule": "ScheduleGPipe", "measured_ns": 10}
     (row,) = ranks.beside([own], [other, slower, elsewhere])
     assert (row["gain"], row["1F1B_ns"], row["GPipe_ns"]) == (1.5, 150, 170)
-    assert row["error"] == pytest.approx(-0.1)
 
 
-def test_ranks_are_compared_each_at_its_best() -> None:
-    own = {"workload": "chain", "micro_batches": 4, "predicted_ns": 80, "measured_ns": 100}
-    shorter = {**own, "micro_batches": 8, "predicted_ns": 90, "measured_ns": 95}
-    theirs = {"workload": "chain", "micro_batches": 1, "schedule": "ScheduleGPipe"}
-    others = [{**theirs, "measured_ns": 190}, {**theirs, "micro_batches": 2, "measured_ns": 200}]
-    (row,) = ranks.at_best(
-        [own, shorter], [*others, {**others[0], "workload": "x", "measured_ns": 1}]
-    )
-    assert (row["planned_micro_batches"], row["micro_batches"]) == (4, 8)
-    assert (row["schedule"], row["gain"]) == ("GPipe, 1", 2.0)
+def test_ranks_are_compared_with_their_plans() -> None:
+    own = {"workload": "chain", "micro_batches": 4, "predicted_ns": 90, "measured_ns": 100}
+    own |= {"processes": 2, "replicas": 1, "wait_ms": 2}
+    long = {**own, "wait_ms": 8, "predicted_ns": 392, "measured_ns": 400}
+    other = {**own, "replicas": 2}
+    first, second = ranks.with_long([own, long, other])
+    assert first["error"] == pytest.approx(-0.1)
+    assert first["long_error"] == pytest.approx(-0.02)
+    assert second["long_error"] is None
 
 
 def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,12 @@ def check_model(model: Any) -> None:
         raise InputError(
             "model: DataParallel copies it to every device: place what it wraps, model.module"
         )
+    parallel = getattr(nn.parallel, "DistributedDataParallel", ())
+    if isinstance(model, parallel):
+        raise InputError(
+            "model: DistributedDataParallel has all of it in every process: place what it wraps, "
+            "model.module, over the processes, with replicas= for data parallelism"
+        )
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(
             "model: the parts of a module of TorchScript cannot be called one by one: give the "
@@ -89,6 +96,14 @@ def check_model(model: Any) -> None:
         raise InputError(
             f"model: {lazy!r} has no shape yet, as those of lazy modules: call the model once with "
             "inputs of the shapes that it will get"
+        )
+    sharding = sys.modules.get("torch.distributed.tensor")
+    kind = () if sharding is None else sharding.DTensor
+    if shard := next((name for name, w in weights if isinstance(w, kind)), None):
+        raise InputError(
+            f"model: {shard!r} is a DTensor, as fully_shard and parallelize_module make, and plans "
+            "are of whole weights: place the model without them, over the same processes, with "
+            "replicas= for data parallelism"
         )
 
 

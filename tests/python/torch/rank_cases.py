@@ -7,6 +7,7 @@ What a case returns it leaves in the folder. A case's model is trained by `alone
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import os
 import random
@@ -26,8 +27,13 @@ import torch
 from baechi.torch.program import Run, parse
 from baechi.torch.ranks import placing as planning
 from baechi.torch.ranks import transport
+from baechi.torch.where.homes import plain_parts
+from quantised_test import quantised
 from step_models import Convolutions, Tied, Twice
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 STEPS = 3
 TIMEOUT = timedelta(seconds=60)  # for a machine that is busy with much else
@@ -46,6 +52,22 @@ class Frozen(nn.Module):
         left = self.left(x).tanh().t().contiguous().t()  # of odd strides
         found: torch.Tensor = self.last(torch.cat([self.fixed(left), self.right(x).relu()], 1))
         return found
+
+
+class Whole(nn.Module):
+    """Matrices in whole numbers, and small ones beside them that are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Linear(6, 6, dtype=torch.double) for _ in range(3))
+        self.bases = nn.ModuleList(quantised(layer) for layer in layers)
+        self.downs = nn.ModuleList(nn.Linear(6, 2, bias=False) for _ in range(3))
+        self.ups = nn.ModuleList(nn.Linear(2, 6, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for base, down, up in zip(self.bases, self.downs, self.ups, strict=True):
+            x = torch.tanh(base(x) + up(down(x)))
+        return x
 
 
 class Words(nn.Module):
@@ -109,6 +131,7 @@ CASES = {
     "images": Case(Convolutions, rows(4, 3, 8, 8), 1, 2, mean_square, rows(4, 5)),
     "tied": Case(Tied, lambda: torch.randint(11, (8, 5)), 4, 1, mean_square, rows(8, 5, 11)),
     "words": Case(Words, lambda: {"tokens": torch.randint(11, (4, 6))}, 2, 3, mean),
+    "whole": Case(Whole, rows(8, 6), 2, 5, mean),
     "smaller": Case(Frozen, rows(8, 6), 4, 4, mean_square, rows(8, 3), (8, 7, 8)),
     "accumulated": Case(Frozen, rows(8, 6), 2, 5, mean_square, rows(8, 3), accumulate=True),
 }
@@ -184,8 +207,10 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    """Yield parameters and buffers; of those that wrap others, which no file holds, their parts."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        for place, part in enumerate(plain_parts(tensor)):
+            yield f"{name}{'' if part is tensor else place}", part
 
 
 def placed_at_random(case: Case, model: nn.Module, batch: Any, **options: Any) -> Any:
@@ -207,8 +232,8 @@ def placed_at_random(case: Case, model: nn.Module, batch: Any, **options: Any) -
 
 
 def own(placed: Any) -> dict[str, torch.Tensor]:
-    mine = placed._weights.own
-    return {n: t.detach().cpu().clone() for n, t in named(placed.model) if n in mine}
+    known, part = placed._weights.home_of, placed.processes.part
+    return {n: t.detach().cpu().clone() for n, t in named(placed.model) if known[id(t)] == part}
 
 
 def over_ranks(name: str) -> Any:
@@ -246,11 +271,13 @@ def delay(seed: int) -> None:
         setattr(transport.Transport, name, late)
 
 
-def fail_once(name: str) -> None:
-    """Have a function of the transport fail when it is called next."""
-    known = vars(transport)[name]
+def fail_once(name: str, calls: int = 0) -> None:
+    """Have a function of the transport fail behind so many calls that do not."""
+    known, left = vars(transport)[name], iter(range(calls))
 
-    def fails(*_: Any) -> Any:
+    def fails(*given: Any) -> Any:
+        if next(left, None) is not None:
+            return known(*given)
         vars(transport)[name] = known
         raise RuntimeError("the device is gone")
 
@@ -291,6 +318,16 @@ class Breaks(nn.Module):
         return self.b(x) if float(x.sum()) > 0 else x
 
 
+def sharded(model: nn.Module) -> nn.Module:
+    fully_shard(model, mesh=init_device_mesh("cpu", (distributed.get_world_size(),)))
+    return model
+
+
+def parallel(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    return parallelize_module(model, mesh, {"left": ColwiseParallel()})
+
+
 def faults(_: Path) -> dict[str, str]:
     """Return what is said where ranks do not agree, or where something cannot be over ranks."""
     rank = distributed.get_rank()
@@ -304,6 +341,11 @@ def faults(_: Path) -> dict[str, str]:
     vars(planning)["__version__"] = f"0.{rank}"
     said["versions"] = said_by(lambda: placed_at_random(case, model, batch))
     vars(planning)["__version__"] = known
+    kinds = {"shard": sharded, "tensor parallel": parallel}
+    kinds["data parallel"] = nn.parallel.DistributedDataParallel
+    for name, of in kinds.items():
+        given = of(built(case)[0])
+        said[name] = said_by(functools.partial(placed_at_random, case, given, batch))
     said["devices"] = said_by(lambda: baechi.torch.place(model, x, "3x1GiB", micro_batches=2))
     said["calls"] = said_by(lambda: baechi.torch.place(model, x, "2x1GiB"))
     placed = placed_at_random(case, model, batch)
@@ -322,6 +364,9 @@ def faults(_: Path) -> dict[str, str]:
     norm = torch.nn.utils.clip_grad_norm_
     said["clip"] = said_by(lambda: norm(model.parameters(), 1.0))
     said["norm"] = str(placed.clip_grad_norm_(0.5).item())
+    if rank == 1:
+        fail_once("_laid_out", 5)  # where others have made a part of their gradients
+    said["laid"], said["laid kept"] = failing(placed, x, targets)
     breaks = placed_at_random(case, Breaks().double(), batch)
     said["breaks"] = said_by(lambda: breaks.step(x, targets))
     words = placed_at_random(CASES["tied"], *(lambda m, *b: (m, b))(*built(CASES["tied"])))

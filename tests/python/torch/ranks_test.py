@@ -15,7 +15,7 @@ import torch
 from rank_runs import ended, run, started
 
 _WORLDS = {
-    2: ["twice", "images", "words", "smaller", "copies"],
+    2: ["twice", "images", "words", "whole", "smaller", "copies"],
     3: ["tied", "accumulated"],
     4: ["copied parts", "copied branches"],
 }
@@ -69,6 +69,9 @@ _SAID = {  # on both ranks
     "weights": "InputError: ranks cannot place this model: rank 0 and rank 1 do not have the same "
     "weight 'left.weight'",
     "versions": "do not have the same version of baechi: 0.0 and 0.1",
+    "shard": "'left.weight' is a DTensor, as fully_shard and parallelize_module make, and plans",
+    "tensor parallel": "'left.weight' is a DTensor, as fully_shard and parallelize_module make",
+    "data parallel": "place what it wraps, model.module, over the processes, with replicas= for",
     "devices": "there are 2 processes and the cluster has 3 devices",
     "calls": "over ranks a model runs in steps: give micro_batches=1",
     "sizes": "do not have the same shapes of the batch: (8, 6) of float64, (8, 3) of float64 and "
@@ -83,6 +86,7 @@ _SAID = {  # on both ranks
     "restore": "restore: the model is placed over ranks",
     "clip": "placed.clip_grad_norm_(max_norm), on every rank, clips by the norm of all",
     "breaks": "over ranks a step of Breaks has to be one graph",
+    "laid": "the device is gone",
     "raises": "index out of range",
 }
 
@@ -93,6 +97,7 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
         for name, words in _SAID.items():
             assert words in said[name], name
         assert said["kept"].startswith("True of ")
+        assert said["laid kept"] == "True of 10"
     others = [said["raises"] for said in ranks if said["raises"].startswith("RankError: rank ")]
     assert len(others) == 1
     assert "cannot finish this step (gradients stay as they were): IndexError: " in others[0]

@@ -27,24 +27,17 @@ class RankStates(Placed):
     _weights: RankWeights
     _guard: Guard
 
-    @property
-    def _owner_of(self) -> dict[str, int]:
-        """The rank of every name in the state, also of the other names of tied weights."""
-        known = self._weights.home_of
-        state = self._guard.state_of(self.model)
-        return {name: known[id(t)] for name, t in state.items() if id(t) in known}
-
     def _is_here(self, name: str) -> bool:
-        return self._owner_of[name] == self.processes.part
+        return self._weights.owners[name] == self.processes.part
 
     def _is_told(self, name: str) -> bool:
         """Tell whether others have it from this rank: it is here, and of the first replica."""
-        return self._owner_of[name] == self.processes.rank
+        return self._weights.owners[name] == self.processes.rank
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the whole model, on the host of every rank."""
         with self.processes.agreeing("gather the state of the model"):
-            state, owners = self._guard.state_of(self.model), self._owner_of
+            state, owners = self._guard.state_of(self.model), self._weights.owners
         known: dict[int, Any] = {}
         for name, value in state.items():
             if id(value) not in known:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from baechi._core import InputError
+from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.graph.graph import source_of
 from baechi.torch.program import Parts, Program, Slot
@@ -191,10 +192,17 @@ class RankSteps(Steps):
         count = samples_in(inputs, "inputs", targets)
         self._collected.clear()
         shares = []
-        for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
-            args, kwargs = call_arguments(part[0])
-            self._collect_or_refuse(args, kwargs, part[1])
-            shares.append(size / count)
+        with torch._dynamo.config.patch(recompile_limit=_GRAPHS, **flags()):
+            why = self._why_whole_gradients()
+            for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
+                args, kwargs = call_arguments(part[0])
+                why = why or self._collected_or_why(args, kwargs, part[1])
+                shares.append(size / count)
+        if why:
+            raise InputError(
+                f"over ranks a step of {type(self.model).__name__} has to be one graph: {why}; "
+                "change the model so that it is, or place it in one process with ranks=False"
+            )
         groups: list[tuple[Collectable, list[Any], list[float]]] = []
         for (found, args), share in zip(self._collected, shares, strict=True):
             if not groups or groups[-1][0] is not found:
@@ -219,16 +227,6 @@ class RankSteps(Steps):
                 place = replicas * each + number
                 found.append(there[place] if number < left else (there[-1][0], 0))
         return found
-
-    def _collect_or_refuse(self, args: Any, kwargs: Any, targets: Any) -> None:
-        with torch._dynamo.config.patch(recompile_limit=_GRAPHS):
-            why = self._why_whole_gradients() or self._collected_or_why(args, kwargs, targets)
-        if why:
-            name = type(self.model).__name__
-            raise InputError(
-                f"over ranks a step of {name} has to be one graph: {why}; change the model so that "
-                "it is, or place it in one process with ranks=False"
-            )
 
     def _finish(
         self, parts: Parts, count: int, found: Collectable, gradients: Sequence[int]
@@ -332,5 +330,7 @@ def _own_random_numbers(processes: Processes) -> Iterator[None]:
     devices = [] if processes.device.type == "cpu" else [processes.device]
     kind = devices[0].type if devices else "cuda"
     with torch.random.fork_rng(devices, device_type=kind):
-        torch.manual_seed(seed + _SPREAD * processes.rank)
+        torch.default_generator.manual_seed(seed + _SPREAD * processes.rank)
+        if devices:  # torch.manual_seed would note it for all that may come
+            torch.get_device_module(kind).manual_seed(seed + _SPREAD * processes.rank)
         yield

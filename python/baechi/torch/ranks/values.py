@@ -9,14 +9,17 @@ from typing import Any
 import torch
 
 from baechi.torch.capture.loss import tensors_in
+from baechi.torch.where.homes import plain_parts
 
 
 def sum_of(tensor: torch.Tensor) -> int:
     """Return a check sum of a tensor's values, which come to the host for it."""
-    if tensor.numel() == 0 or tensor.is_meta or tensor.layout is not torch.strided:
-        return 0
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return zlib.crc32(plain.view(-1).view(torch.uint8).numpy())
+    found = 0
+    for part in plain_parts(tensor.detach()):
+        if part.numel() and not part.is_meta and part.layout is torch.strided:
+            plain = part.cpu().resolve_conj().resolve_neg().contiguous()
+            found = zlib.crc32(plain.view(-1).view(torch.uint8).numpy(), found)
+    return found
 
 
 def facts_of(value: Any, *, with_values: bool = True) -> str:

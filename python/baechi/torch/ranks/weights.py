@@ -21,7 +21,7 @@ from baechi.torch.planned_step import PlannedStep
 from baechi.torch.program.peaks import GRANULE
 from baechi.torch.run.away import Away
 from baechi.torch.run.placement import Placement
-from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.homes import named_tensors, plain_parts
 
 
 def owners_of(planned: PlannedStep, model: nn.Module) -> dict[str, int]:
@@ -53,9 +53,10 @@ class RankWeights:
         self.names: dict[int, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
         for name, tensor in named_tensors(model):
-            self.home_of[id(tensor)] = owners[name]
-            self.names.setdefault(id(tensor), name)
-            self.tensors[id(tensor)] = tensor
+            for part in plain_parts(tensor):
+                self.home_of[id(part)] = owners[name]
+                self.names.setdefault(id(part), name)
+                self.tensors[id(part)] = part
         self._traced: list[tuple[torch.Tensor, torch.Tensor]] = []  # with what tracing sees
 
     @property
@@ -77,9 +78,14 @@ class RankWeights:
     def let_go(self, device: torch.device, stored: Collection[str] = ()) -> None:
         """Let go of the memory of the others' weights; own ones that are stored are not on it."""
         one: dict[torch.dtype, torch.Tensor] = {}
-        for name, (tensor, _) in self.away.items():
+        for i, tensor in self.tensors.items():
+            name = self.names[i]
             if tensor.layout is not torch.strided:
                 raise InputError(f"model: {name!r} is sparse, and over ranks only dense weights go")
+            if self.home_of[i] == self.rank:
+                if name in stored:
+                    self._traced.append((tensor, _without_memory(tensor, device)))
+                continue
             tensor.grad = None
             kind, dense = tensor.dtype, _without_memory(tensor, device)
             if kind not in one:
@@ -89,8 +95,6 @@ class RankWeights:
                 _exchange(tensor, nothing)
             tensor.data = nothing
             self._traced.append((tensor, dense))
-        own = (self.own[name] for name in stored)
-        self._traced += [(tensor, _without_memory(tensor, device)) for tensor in own]
 
     @contextlib.contextmanager
     def shaped(self) -> Iterator[None]:

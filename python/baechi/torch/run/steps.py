@@ -31,7 +31,7 @@ from baechi.torch.run.away import tensors_of
 from baechi.torch.run.backend import weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
-from baechi.torch.run.joint import Joint
+from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
@@ -107,8 +107,9 @@ class Steps:
 
     def _collect(self, args: Any, kwargs: Any, targets: Any) -> bool:
         """Take a micro-batch; False where it has to be run by itself."""
-        why = self.by_calls or self._why_whole_gradients()
-        why = why or self._collected_or_why(args, kwargs, targets)
+        with torch._dynamo.config.patch(**flags()):
+            why = self.by_calls or self._why_whole_gradients()
+            why = why or self._collected_or_why(args, kwargs, targets)
         if not why:
             return True
         if not self.by_calls:
@@ -126,8 +127,7 @@ class Steps:
         """
         try:
             count = len(self._collected)
-            with torch._dynamo.config.patch(**flags()):
-                self._compiled(self._classes.word(), args, kwargs, targets)
+            self._compiled(self._classes.word(), args, kwargs, targets)
             if len(self._collected) == count:
                 raise InputError(
                     "step: torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance); "
@@ -166,7 +166,7 @@ class Steps:
         collected = self._collected  # the list alone, not the steps, which hold the model
 
         def collect(*args: Any) -> list[Any]:
-            collected.append((found, args))
+            collected.append((found, tuple(plain(args))))
             return stand_ins(graph, args)
 
         return collect
@@ -186,12 +186,12 @@ class Steps:
         if tensors[0].meta["example_value"].dim() != 0:
             raise InputError("loss: it has to be a scalar")
         joint = Joint(graph, example_inputs, self.placement)
-        if joint.wraps:
-            raise _ByCallsError("it reads tensors that wrap others, as quantised weights do")
+        if joint.wraps and joint.mutated:
+            raise _ByCallsError("it changes tensors, and reads some that wrap others")
         if any(joint.results[joint.returned + i] is not None for i in joint.mutated):
             raise _ByCallsError("it changes a tensor that is trained")
-        plain = [i for i in range(joint.returned) if joint.kinds[i] == "PlainAOTOutput"]
-        trained = [i for i in plain if i in joint.tangent_of]
+        results = [i for i in range(joint.returned) if joint.kinds[i] == "PlainAOTOutput"]
+        trained = [i for i in results if i in joint.tangent_of]
         if len(trained) != 1 or joint.shown:
             raise _ByCallsError("its loss is no result of its own")
         return Collectable(joint, keys_in(joint.module.graph), trained[0])
