@@ -23,6 +23,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import baechi
 
@@ -55,6 +56,24 @@ class Blocks(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.blocks(x).square().mean()
+
+
+class Remade(nn.Module):
+    """A function of weights that runs again in the backward, behind a look at a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) * 0.3 for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum().item() > 1e9:
+            x = x * 2
+        return checkpoint(self.part, x, use_reentrant=False).square().mean()
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = (x @ weight).tanh() * weight.abs().mean()
+        return x
 
 
 def made(seed: int = 0) -> tuple[nn.Module, torch.Tensor]:
@@ -101,6 +120,16 @@ def test_all_that_may_be_away_trains_as_on_one_device(sim: ModuleType) -> None:
     for weight in model.parameters():
         assert weight.device.type == weight.grad.device.type == "cpu"
         assert weight.is_pinned()
+
+
+def test_what_a_checkpoint_runs_again_reads_weights_that_are_away(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="160KiB", poison=True, longest_delay="0.2ms")
+    torch.manual_seed(1)
+    model, x = Remade().double(), torch.randn(ROWS, WIDTH, dtype=torch.float64)
+    alone = copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x160KiB+1xhost:1GiB", residency="all")
+    assert {*placed.weight_devices.values()} == {"host:0"}
+    assert_trains_alike(model, x, alone)
 
 
 def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:

@@ -305,9 +305,10 @@ def test_a_batch_whose_gradient_is_penalised_comes_from_anywhere(compiled: bool)
         assert wrong == ""
 
 
-def test_functions_that_a_checkpoint_runs_again_read_on_one_device() -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "programs"])
+def test_functions_that_a_checkpoint_runs_again_read_on_one_device(compiled: bool) -> None:
     for seed in (1, 2):
-        wrong, backend = compared(Remade, rows, squares, seed=seed)
+        wrong, backend = compared(Remade, rows, squares, seed=seed, compiled=compiled)
         assert wrong == ""
         assert not any(frame.eager for frame in backend.frames)
 

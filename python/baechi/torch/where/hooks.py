@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import FunctionCtx
 from torch.utils.hooks import RemovableHandle
 
 from baechi.torch.capture.recorder import behind
 from baechi.torch.private import skip_code
 from baechi.torch.where.homes import Homes
-from baechi.torch.where.mode import Together
+from baechi.torch.where.mode import Together, in_backward
 from baechi.torch.where.moving import map_tensors, moved, sent
 
 _CPU = torch.device("cpu")
@@ -32,6 +31,7 @@ class _Entered(threading.local):
         self.again = 0  # how often that module was entered since
         self.device: torch.device | None = None  # where it was called
         self.behind: list[Any] = []  # the nodes of autograd that gave it what it reads
+        self.is_again = False  # a checkpoint runs it again: its caller is inside of a call
 
 
 _entered = _Entered()
@@ -42,6 +42,7 @@ class Enter:
 
     def __init__(self, devices: Sequence[torch.device], *, away: bool = False) -> None:
         self.mode = Together(devices, away=away)
+        self.back = Together(devices, away=away, back=True)
         self.first = devices[0]
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
@@ -52,6 +53,7 @@ class Enter:
             self.mode.traced = torch.compiler.is_compiling()
             if not self.mode.traced:
                 _entered.behind = nodes_of((args, kwargs))
+                _entered.is_again = in_backward()
             self.mode.__enter__()
         elif _entered.by is self:
             _entered.again += 1
@@ -78,8 +80,10 @@ class Leave:
         device = _entered.device or self.enter.first
         _entered.by = _entered.device = None
         if not torch.compiler.is_compiling():
-            follow_backward(self.enter.mode, nodes_of(output), _entered.behind)
+            follow_backward(self.enter.back, nodes_of(output), _entered.behind)
             _entered.behind = []
+            if _entered.is_again:
+                return output
         return returned(output, device, self.enter.mode.devices)
 
 
@@ -185,7 +189,10 @@ def nodes_of(value: Any) -> list[Any]:
 
 
 def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -> None:
-    """Have functions with a backward of their own read on one device there, too."""
+    """Have what Python runs in a backward read on one device, too.
+
+    That is the backward of a function that has its own, and what a checkpoint computes again.
+    """
 
     def enter(_: Any) -> None:
         mode.__enter__()
@@ -194,7 +201,7 @@ def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -
         mode.__exit__(None, None, None)
 
     for node in behind(first, ends):
-        if isinstance(node, FunctionCtx):
+        if not hasattr(node, "variable"):  # which would add up a weight's gradient
             node.register_prehook(enter)
             node.register_hook(leave)
 

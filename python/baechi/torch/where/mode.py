@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from baechi.torch.private import skip_code
@@ -60,10 +60,13 @@ class Together(TorchFunctionMode):
     no device of the plan (the host, usually) stays there.
     """
 
-    def __init__(self, devices: Iterable[torch.device], *, away: bool = False) -> None:
+    def __init__(
+        self, devices: Iterable[torch.device], *, away: bool = False, back: bool = False
+    ) -> None:
         super().__init__()
         self.devices = frozenset(devices)
         self.away = next(iter(devices)) if away else None  # where only what is away is read
+        self.back = back  # whether it is that of a backward
         self.traced = False  # whether the graph that dynamo traces has entered it
 
     def __torch_function__(
@@ -75,6 +78,8 @@ class Together(TorchFunctionMode):
     ) -> Any:
         """Call the function with its tensors on one device."""
         kwargs = kwargs or {}
+        if func is in_backward:
+            return self.back
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
         if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
@@ -237,6 +242,11 @@ class Together(TorchFunctionMode):
         return [
             moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b for a, b in pairs
         ]
+
+
+def in_backward() -> bool:
+    """Tell whether the mode of a backward has been entered: by asking it, if there is a mode."""
+    return has_torch_function((None,)) and bool(handle_torch_function(in_backward, ()))
 
 
 class _Hook:
