@@ -49,12 +49,6 @@ def block_of(name: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def last_blocks(name: str, first: int) -> bool:
-    """Whether it is of that layer, or of one behind it."""
-    block = block_of(name)
-    return block is not None and block >= first
-
-
 def swapped(graph: dict[str, Any], blocks: int) -> tuple[dict[str, Any], dict[str, str]]:
     """The step in which the last `blocks` layers keep weights, state and updates on the host.
 
@@ -63,7 +57,8 @@ def swapped(graph: dict[str, Any], blocks: int) -> tuple[dict[str, Any], dict[st
     """
     operators = graph["operators"]
     layers = 1 + max((block_of(o["name"]) or 0 for o in operators), default=0)
-    away = {o["name"] for o in operators if last_blocks(o["name"], layers - blocks)}
+    layer_of = {o["name"]: block_of(o["name"]) for o in operators}
+    away = {name for name, of in layer_of.items() if of is not None and of >= layers - blocks}
     on_host = {
         o["name"]
         for o in operators
@@ -201,7 +196,10 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "`--recompute all`, without a host. *Block swap*, made without the planner: the weights, "
         "state and updates of the fewest last layers are on the host, and each layer is fetched "
         "while the layer before it runs (-: nothing fits, the model has no layers, or there are "
-        "four cards). Of four cards, the smaller two are half as fast."
+        "four cards). Of four cards, the smaller two are half as fast. Beside the best of all "
+        "choices of what is kept, away or made again, 68 steps of two layers are 2.1% shorter, "
+        "since gradients may be away, too; 33 without weights, of five, are 1.4% longer "
+        "(`build/release/baechi_tests -tc='residency: bounds*'`)."
     )
     return Page(
         "host_memory",

@@ -186,24 +186,35 @@ class Choice {
     if (!stored_[unit.members.front()]) return;
     for (const OpId op : unit.members)
       if (start_.device[op] != device) return;
-    if (!account_.fits(device, 0, account_.end(device), unit.bytes, part)) return;
+    hold_fetched(unit, -1);  // or it would count twice
+    if (!account_.fits(device, 0, account_.end(device), unit.bytes, part)) {
+      hold_fetched(unit, 1);
+      return;
+    }
     account_.hold_always(device, unit.bytes);
-    for (const OpId op : unit.members) {
-      stored_[op] = false;
+    for_each_item(unit, [](ResidencyItem& item) {
+      item.stored = false;
+      item.stays = true;
+      item.end = item.begin + 1;
+    });
+    for (const OpId op : unit.members) stored_[op] = false;
+  }
+
+  template <class Do>
+  void for_each_item(const StoredUnit& unit, const Do& act) {
+    for (const OpId op : unit.members)
       for (const TensorId tensor : graph_.outputs(op))
         for (auto item = std::ranges::lower_bound(items_, tensor, {}, &ResidencyItem::tensor);
              item != items_.end() && item->tensor == tensor; ++item)
-          if (item->stored) stay(*item);
-    }
+          if (item->stored) act(*item);
   }
 
-  void stay(ResidencyItem& item) {
-    for (std::size_t i = item.begin; i < item.end; ++i)
-      account_.hold(item.device, stretches_[i].first, stretches_[i].last + 1,
-                    Bytes(0) - graph_.size(item.tensor));
-    item.stored = false;
-    item.stays = true;
-    item.end = item.begin + 1;
+  void hold_fetched(const StoredUnit& unit, std::int64_t times) {
+    for_each_item(unit, [&](const ResidencyItem& item) {
+      for (std::size_t i = item.begin; i < item.end; ++i)
+        account_.hold(item.device, stretches_[i].first, stretches_[i].last + 1,
+                      graph_.size(item.tensor) * times);
+    });
   }
 
   bool is_sent(const ResidencyItem& item) const {

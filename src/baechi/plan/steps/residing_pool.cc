@@ -23,7 +23,8 @@ constexpr std::array<ResidencyTry, 2> kFewTriesToFit{{
     {.units = 0.0, .keep = 0.0, .lead = 0},
 }};
 // From where a search begins that has come to an end.
-constexpr std::array<ResidencyTry, 6> kSeeds{{
+constexpr std::array<ResidencyTry, 7> kSeeds{{
+    {.units = 1.0, .keep = 0.0},
     {.units = 1.0, .keep = 1.0, .first = StayFirst::kLarge},
     {.units = 0.0, .keep = 1.0, .first = StayFirst::kLate},
     {.units = 0.0, .keep = 0.8, .memory = 0.7},

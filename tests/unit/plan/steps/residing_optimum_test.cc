@@ -280,7 +280,7 @@ Compared compare(std::size_t layers, bool weights, Bytes least, std::uint64_t se
 TEST_CASE("residency: bounds are never above the best of all choices, and plans are near it") {
   const Compared weights = compare(2, true, Bytes(150), 120, 0.01);
   REQUIRE(weights.count > 25);
-  CHECK(weights.sum / weights.count < 1.05);
+  CHECK(weights.sum / weights.count < 1.0);  // gradients may be away, too
   CHECK(weights.worst < 1.3);
   CHECK(weights.missed == 0);
   const Compared results = compare(5, false, Bytes(100), 50, 0.01);
