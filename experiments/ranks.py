@@ -155,8 +155,8 @@ def run() -> Page:
     return Page(
         "ranks",
         "Placements over processes",
-        f"Measured with {PROCESSES} processes on one machine, linked by gloo over loopback; "
-        "medians of 5 steps. A layer mostly waits, so a few cores can stand for four devices. "
+        f"Measured with {PROCESSES} processes (or 2) on one machine, linked by gloo over loopback; "
+        "medians of 5 steps. A layer mostly waits, so few cores can stand for four devices. "
         f"Python, gloo and other programs share those cores (load {load:.1f} at the start, "
         f"niceness {os.nice(0)}).",
         "b",

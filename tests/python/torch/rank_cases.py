@@ -251,6 +251,8 @@ def over_ranks(name: str) -> Any:
         if case.memory != "1GiB":  # several devices, one of which reduces before the other ends
             behind = names[min(names.index(n) for n in names if n.endswith(":reduce")) :]
             assert not all(name.endswith((":reduce", ":sums")) for name in behind)
+    if name == "whole":
+        assert "'bases.0.weight' wraps other tensors" in said_by(placed.state_dict)
     mine = own(placed)
     others = [t for n, t in named(model) if n not in mine]
     assert all(t.untyped_storage().nbytes() <= 16 for t in others)
@@ -347,6 +349,8 @@ def faults(_: Path) -> dict[str, str]:
         given = of(built(case)[0])
         said[name] = said_by(functools.partial(placed_at_random, case, given, batch))
     said["devices"] = said_by(lambda: baechi.torch.place(model, x, "3x1GiB", micro_batches=2))
+    host = "2x1GiB+1xhost:1GiB"
+    said["host"] = said_by(lambda: placed_at_random(case, model, batch, cluster=host))
     said["calls"] = said_by(lambda: baechi.torch.place(model, x, "2x1GiB"))
     placed = placed_at_random(case, model, batch)
     said["sizes"] = said_by(lambda: placed.step(x[: 8 - 2 * rank], targets[: 8 - 2 * rank]))

@@ -73,6 +73,7 @@ _SAID = {  # on both ranks
     "tensor parallel": "'left.weight' is a DTensor, as fully_shard and parallelize_module make",
     "data parallel": "place what it wraps, model.module, over the processes, with replicas= for",
     "devices": "there are 2 processes and the cluster has 3 devices",
+    "host": "cluster: it has a host, which keeps what accelerators fetch, and rank",
     "calls": "over ranks a model runs in steps: give micro_batches=1",
     "sizes": "do not have the same shapes of the batch: (8, 6) of float64, (8, 3) of float64 and "
     "(6, 6) of float64, (6, 3) of float64",

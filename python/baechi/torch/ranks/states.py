@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from baechi._core import InputError
 from baechi.torch.placed import Placed
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.processes import Processes
@@ -38,6 +40,12 @@ class RankStates(Placed):
         """Return the state of the whole model, on the host of every rank."""
         with self.processes.agreeing("gather the state of the model"):
             state, owners = self._guard.state_of(self.model), self._weights.owners
+            if wraps := [n for n, t in state.items() if is_traceable_wrapper_subclass(t)]:
+                raise InputError(
+                    f"state_dict: {wraps[0]!r} wraps other tensors, as quantised weights do, and "
+                    "over ranks only plain ones are gathered: save such a model before place, and "
+                    "its trained weights by named_parameters on their ranks"
+                )
         known: dict[int, Any] = {}
         for name, value in state.items():
             if id(value) not in known:
