@@ -13,12 +13,12 @@
 namespace baechi::cli {
 namespace {
 
-OneOf methods(PlanRequest& request) {
+OneOf methods(StepRequest& request) {
   return std::get<OneOf>(find_planner_option("method").field(request));
 }
 
 std::string methods_json() {
-  PlanRequest request;
+  StepRequest request;
   std::string text;
   JsonWriter json(text);
   json.begin_object();
@@ -52,7 +52,7 @@ ExitCode run_methods(const RunContext& context) {
     print_result(methods_json());
     return ExitCode::kOk;
   }
-  PlanRequest request;
+  StepRequest request;
   TextTable names({{"method"}, {"how it places"}});
   for (const OneOf::Choice& method : methods(request).choices)
     names.add_row({std::string(method.name), std::string(method.summary)});

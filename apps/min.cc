@@ -26,12 +26,12 @@ struct MinArguments {
   SizesArgument sizes;
   std::string output, micro_batch_graph, of = "both";
   ClusterArgument cluster;
-  PlanRequest request;
+  StepRequest request;
   std::string max_devices = "64";
 };
 
 void write_plan(const MinArguments& options, const Plan& plan, const std::vector<OpGraph>& sizes,
-                const PlanRequest& request) {
+                const StepRequest& request) {
   if (!options.output.empty())
     write_result(options.output, plan_to_json(plan, step_of(sizes, request, plan.micro_batches)));
   if (!options.micro_batch_graph.empty())
@@ -42,7 +42,7 @@ void write_plan(const MinArguments& options, const Plan& plan, const std::vector
 ExitCode find_least(const MinArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const ClusterSpec cluster = read_cluster(options.cluster);
-  const PlanRequest request = request_of(options.request, context);
+  const StepRequest request = request_of(options.request, context);
   const auto most = parse_whole_number("--max-devices", options.max_devices, 1, kMostTriedDevices);
   if (options.of == "both" && !(options.output.empty() && options.micro_batch_graph.empty()))
     throw InputError(options.output.empty() ? "--micro-batch-graph" : "--output",
@@ -82,7 +82,7 @@ ExitCode find_least(const MinArguments& options, const RunContext& context) {
 
 Run declare_min(OptionSet& set) {
   auto options = std::make_shared<MinArguments>();
-  options->request.budget = kBudgetOfMany;
+  options->request.search.budget = kBudgetOfMany;
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);

@@ -23,7 +23,7 @@ struct OptimizeArguments {
   GraphArgument graph;
   std::string output;
   ClusterArgument cluster;
-  PlanRequest request;  // its optimize
+  StepRequest request;  // its optimize
 };
 
 void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& size) {
@@ -72,9 +72,9 @@ ExitCode run_optimizer(const OptimizeArguments& options, const RunContext& conte
   const OpGraph graph = load_graph(options.graph, context);
   const Cluster cluster = load_cluster(options.cluster);
   const CostModel costs(graph, cluster);
-  const PlanRequest& asked = options.request;
-  const PlanRequest request = asked.paper ? as_the_paper(asked) : asked;
-  const Optimized optimized = optimize(costs, request.optimize);
+  const StepRequest& asked = options.request;
+  const StepRequest request = asked.search.paper ? as_the_paper(asked) : asked;
+  const Optimized optimized = optimize(costs, request.search.optimize);
   throw_if_cancelled(context.cancel);
   if (!options.output.empty()) write_result(options.output, graph_to_json(optimized.graph));
   if (options.output == "-") return ExitCode::kOk;

@@ -40,7 +40,7 @@ struct PlaceArguments {
   std::string output, report, expert, micro_batch_graph;
   bool verbose = false, quiet = false;
   ClusterArgument cluster;
-  PlanRequest request;
+  StepRequest request;
 };
 
 std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
@@ -73,17 +73,17 @@ struct Expert {
 };
 
 // `expert` is filled where the options name its file, and must outlive the request.
-PlanRequest request_of(const PlaceArguments& options, const RunContext& context,
+StepRequest request_of(const PlaceArguments& options, const RunContext& context,
                        const CostModel& costs, Expert& expert) {
-  PlanRequest request = request_of(options.request, context);
+  StepRequest request = request_of(options.request, context);
   if (!options.expert.empty() && request.residency == AwayChoice::kAuto) {
     expert.plan = open_plan(options.expert, recosted(costs.graph(), {}));
     request.known = &expert.plan->plan;
   } else if (!options.expert.empty()) {
     expert.placement =
         read_placement(options.expert, costs.graph(), costs.cluster(), &expert.order);
-    request.place.expert = &expert.placement;
-    if (expert.order.has_value()) request.place.expert_order = &*expert.order;
+    request.search.place.expert = &expert.placement;
+    if (expert.order.has_value()) request.search.place.expert_order = &*expert.order;
   }
   check_taken(request, kPlaceTakes, Entrance::kCommandLine);
   return request;
@@ -140,18 +140,18 @@ void refuse_for_models(const PlaceArguments& options) {
   throw InputError(options.output, "a model's file has no room for micro-batches: write a plan");
 }
 
-StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, PlanRequest request,
+StepPlan planned(std::vector<OpGraph> sizes, const Cluster& cluster, StepRequest request,
                  PlanTimes& times, const PlaceArguments& options) {
   Progress progress("placing " + options.sizes.graph.path);
-  request.watch = [&](const SearchNews& news) { progress.tell(news.in_words()); };
+  request.search.watch = [&](const SearchNews& news) { progress.tell(news.in_words()); };
   return make_step_plan(std::move(sizes), cluster, request, &times);
 }
 
 // One line: what the same request takes as it is by default, beside the paper's.
 void show_default(const PlanResult& paper, const OpGraph& graph, const Cluster& cluster,
-                  PlanRequest request) {
-  request.paper = request.suggest = request.bounds = false;
-  const PlanResult result = make_plan(CostModel(graph, cluster), request);
+                  StepRequest request) {
+  request.search.paper = request.search.suggest = request.search.bounds = false;
+  const PlanResult result = make_plan(CostModel(graph, cluster), request.search);
   const Plan *ours = std::get_if<Plan>(&result), *theirs = std::get_if<Plan>(&paper);
   std::string words = "by default: ";
   if (ours == nullptr) return print_words(words + "no plan fits either");
@@ -175,14 +175,14 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   const Cluster cluster = load_cluster(options.cluster);
 
   Expert expert;
-  const PlanRequest request =
+  const StepRequest request =
       request_of(options, context, CostModel(sizes.front(), cluster), expert);
   PlanTimes times;
   const StepPlan made = planned(std::move(sizes), cluster, request, times, options);
   const OpGraph& graph = made.step.graph;
   if (const auto* answer = std::get_if<Unplaceable>(&made.result)) {
     show_unplaceable(*answer, times, made.graph_told_of(), options, context);
-    if (request.paper) show_default(made.result, graph, cluster, request);
+    if (request.search.paper) show_default(made.result, graph, cluster, request);
     return ExitCode::kDoesNotFit;
   }
   const Plan& plan = std::get<Plan>(made.result);
@@ -195,7 +195,7 @@ ExitCode place(const PlaceArguments& options, const RunContext& context) {
   if (!options.micro_batch_graph.empty()) micro_batch = graph_to_json(made.graph_of_one());
   write_files(options, document, report, micro_batch);
   if (options.output != "-") show_plan(plan, times, made.step, options, context);
-  if (request.paper) show_default(made.result, graph, cluster, request);
+  if (request.search.paper) show_default(made.result, graph, cluster, request);
   if (model.has_value() && !options.quiet) print_words(orderless_step(graph, plan).words);
   return ExitCode::kOk;
 }

@@ -30,7 +30,7 @@ struct TypeName {
   }
 };
 
-void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& request) {
+void add_option(OptionSet& set, const PlannerOption& option, StepRequest& request) {
   const OptionField field = option.field(request);
   const std::string names = command_line_names(option),
                     help = help_text(option, Entrance::kCommandLine);
@@ -57,7 +57,7 @@ void add_option(OptionSet& set, const PlannerOption& option, PlanRequest& reques
 
 }  // namespace
 
-void add_planning_options(OptionSet& set, PlanRequest& request, Taker taker) {
+void add_planning_options(OptionSet& set, StepRequest& request, Taker taker) {
   for (const PlannerOption& option : planner_options())
     if ((option.takers & taker) != 0) add_option(set, option, request);
 }
@@ -89,7 +89,7 @@ Option add_micro_batch_graph_option(OptionSet& set, std::string& path) {
   return added;
 }
 
-void print_scaling(const std::vector<OpGraph>& sizes, const PlanRequest& request) {
+void print_scaling(const std::vector<OpGraph>& sizes, const StepRequest& request) {
   if (const std::string words = scaling_words(sizes, request); !words.empty()) print_words(words);
 }
 
@@ -99,8 +99,8 @@ ExitCode unless_stopped(ExitCode code, const RunContext& context, const std::str
   return ExitCode::kCancelled;
 }
 
-PlanRequest request_of(PlanRequest request, const RunContext& context) {
-  request.place.cancel = context.cancel;
+StepRequest request_of(StepRequest request, const RunContext& context) {
+  request.search.place.cancel = context.cancel;
   return request;
 }
 

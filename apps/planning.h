@@ -15,7 +15,7 @@ namespace baechi::cli {
 
 // Those that `taker` takes, but for a placement's file. Defaults are what `request` has; it must
 // live until the command has run: options write into it while they are parsed.
-void add_planning_options(OptionSet& set, PlanRequest& request, Taker taker);
+void add_planning_options(OptionSet& set, StepRequest& request, Taker taker);
 
 // GRAPH with its costs, and --sizes: the same graph at other batch sizes.
 struct SizesArgument {
@@ -30,13 +30,13 @@ std::vector<OpGraph> load_sizes(const SizesArgument& argument, const RunContext&
 Option add_micro_batch_graph_option(OptionSet& set, std::string& path);
 
 // Of a study, which has no plan to note it in: that costs were scaled, on stderr.
-void print_scaling(const std::vector<OpGraph>& sizes, const PlanRequest& request);
+void print_scaling(const std::vector<OpGraph>& sizes, const StepRequest& request);
 
 // Of a table or a search that is printed as far as it got: how far, on stderr, where Ctrl-C stopped
 // it.
 ExitCode unless_stopped(ExitCode code, const RunContext& context, const std::string& how_far);
 
 // With the flag that stops it.
-PlanRequest request_of(PlanRequest request, const RunContext& context);
+StepRequest request_of(StepRequest request, const RunContext& context);
 
 }  // namespace baechi::cli

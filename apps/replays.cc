@@ -14,9 +14,9 @@ namespace baechi::cli {
 
 void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
   const auto read = [&order](const std::string& text) {
-    PlanRequest request;
+    StepRequest request;
     read_option(find_planner_option("order"), text, request, Entrance::kCommandLine);
-    order = request.place.order;
+    order = request.search.place.order;
   };
   std::string names;
   std::vector<std::string> known;

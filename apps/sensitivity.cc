@@ -22,19 +22,19 @@ struct SensitivityArguments {
   SizesArgument sizes;
   std::string output, off_by = "20%", samples = "20";
   ClusterArgument cluster;
-  PlanRequest request;
+  StepRequest request;
   bool csv = false;
 };
 
 ExitCode run_sensitivity(const SensitivityArguments& options, const RunContext& context) {
   const std::vector<OpGraph> sizes = load_sizes(options.sizes, context);
   const Cluster cluster = load_cluster(options.cluster);
-  const PlanRequest request = request_of(options.request, context);
+  const StepRequest request = request_of(options.request, context);
   const Perturbations perturbations{
       .fraction = parse_percent("--off-by", options.off_by),
       .samples = parse_whole_number("--samples", options.samples, 1, kMostSamples),
-      .seed = request.place.seed,
-      .threads = request.threads,
+      .seed = request.search.place.seed,
+      .threads = request.search.threads,
       .cancel = context.cancel};
   print_scaling(sizes, request);
   const Progress progress("planning with " + options.samples + " wrong profiles");
@@ -54,7 +54,7 @@ ExitCode run_sensitivity(const SensitivityArguments& options, const RunContext& 
 
 Run declare_sensitivity(OptionSet& set) {
   auto options = std::make_shared<SensitivityArguments>();
-  options->request.budget = kBudgetOfMany;
+  options->request.search.budget = kBudgetOfMany;
   add_graph_argument(set, options->sizes.graph);
   add_sizes_option(set, options->sizes);
   add_cluster_options(set, options->cluster, /*required=*/true);

@@ -24,7 +24,7 @@ struct SweepArguments {
   SizesArgument sizes;
   std::string output, report;
   ClusterArgument cluster;
-  PlanRequest request;
+  StepRequest request;
   std::vector<std::string> memory, devices, methods;
 };
 
@@ -42,7 +42,7 @@ ExitCode run_sweep(const SweepArguments& options, const RunContext& context) {
 
   const std::size_t count = grid.memory.size() * std::max<std::size_t>(1, grid.devices.size()) *
                             std::max<std::size_t>(1, grid.methods.size());
-  const PlanRequest request = request_of(options.request, context);
+  const StepRequest request = request_of(options.request, context);
   check_methods(sizes, grid, request, "--methods");
   print_scaling(sizes, request);
   const Progress progress("planning " + count_text(count) + " points");

@@ -28,7 +28,7 @@ namespace {
 struct WhatIfArguments {
   SizesArgument sizes;
   ClusterArgument cluster;
-  PlanRequest request;
+  StepRequest request;
   bool only_these = false, each_device = false;
   std::string report;
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
@@ -82,7 +82,7 @@ std::vector<Scenario> chosen(const WhatIfArguments& options, const ClusterSpec& 
 }
 
 ExitCode each_device(const std::vector<OpGraph>& sizes, const ClusterSpec& cluster,
-                     const PlanRequest& request, const RunContext& context) {
+                     const StepRequest& request, const RunContext& context) {
   std::optional<Progress> progress;
   const DevicesWorth worth = devices_worth(sizes, cluster, request, [&](const std::string& name) {
     progress.reset();
@@ -99,7 +99,7 @@ ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
   const ClusterSpec cluster = read_cluster(options.cluster);
   if (!options.batches.empty() && !sizes.front().batch_size().has_value())
     throw InputError("--try-batch", "the graph has no batch_size: its costs cannot be scaled");
-  const PlanRequest request = request_of(options.request, context);
+  const StepRequest request = request_of(options.request, context);
   print_scaling(sizes, request);
   const bool asks_more = options.only_these || !chosen(options, cluster).empty();
   if (options.each_device && !options.report.empty())
@@ -153,7 +153,7 @@ Run declare_what_if(OptionSet& set) {
   add("--try-speed", options->speeds, "X", "Try devices X times as fast");
   add("--try-batch", options->batches, "N",
       "Try another mini-batch size, if the graph says for which size its costs are");
-  options->request.budget = kBudgetOfMany;
+  options->request.search.budget = kBudgetOfMany;
   add_planning_options(set, options->request, kStudiesTake);
   add_page_option(set, options->report);
   return [options](const RunContext& context) { return what_if(*options, context); };

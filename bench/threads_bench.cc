@@ -17,8 +17,8 @@
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/search/budget.h"
 #include "baechi/plan/search/search_on.h"
+#include "baechi/plan/search/spending.h"
 #include "bench.h"
 #include "layered_graph.h"
 
@@ -36,7 +36,7 @@ Searched search(const Problem& problem, Attempt best, double budget, unsigned th
   request.budget = budget;
   request.threads = threads;
   const LastResort no_fallbacks{.work = 0};
-  Budget parts(request, no_fallbacks);
+  Spending parts(request, no_fallbacks);
   const double all_before = cpu_seconds();
   const std::chrono::nanoseconds before = time_with_own_processor();
   search_on(problem, request, parts, best, {.place_window = best_placement});

@@ -38,13 +38,13 @@ std::tuple<std::size_t, std::size_t, std::size_t> tuple_of(const OptimizerPass::
 OptimizedHandle optimize_graph(const GraphHandle& graph, const ClusterHandle& cluster,
                                const std::string& level, bool paper,
                                const std::string& coplacement) {
-  PlanRequest request;
+  StepRequest request;
   read_option(find_planner_option("optimize"), level, request, Entrance::kPython);
   read_option(find_planner_option("coplacement"), coplacement, request, Entrance::kPython);
   if (paper) request = as_the_paper(request);
   return interruptible([&](const CancelFlag*) {
     const CostModel costs(*graph.graph, *cluster.cluster);
-    Optimized done = optimize(costs, request.optimize);
+    Optimized done = optimize(costs, request.search.optimize);
     OptimizedHandle handle{graph,
                            {std::make_shared<const OpGraph>(std::move(done.graph))},
                            std::move(done.expansion),

@@ -91,7 +91,7 @@ using Keyword = std::tuple<std::string, std::string, std::string, std::string>;
 
 std::vector<Keyword> keywords_of(Taker taker) {
   std::vector<Keyword> keywords;
-  PlanRequest defaults;
+  StepRequest defaults;
   for (const PlannerOption& option : planner_options())
     if ((option.takers & taker) != 0 && !option.is_argument)
       keywords.emplace_back(option.name, std::visit(PythonType{}, option.field(defaults)),
@@ -101,7 +101,7 @@ std::vector<Keyword> keywords_of(Taker taker) {
 
 }  // namespace
 
-Asked asked_of(const nb::dict& options, Taker taker, const std::string& who, PlanRequest request,
+Asked asked_of(const nb::dict& options, Taker taker, const std::string& who, StepRequest request,
                std::vector<std::string> others) {
   for (const PlannerOption& option : planner_options())
     if ((option.takers & taker) != 0 && std::ranges::find(others, option.name) == others.end())
@@ -117,8 +117,8 @@ Asked asked_of(const nb::dict& options, Taker taker, const std::string& who, Pla
   return asked;
 }
 
-PlanRequest request_of(const nb::dict& options, Taker taker, const std::string& who,
-                       PlanRequest request) {
+StepRequest request_of(const nb::dict& options, Taker taker, const std::string& who,
+                       StepRequest request) {
   request = asked_of(options, taker, who, std::move(request)).request;
   check_taken(request, taker, Entrance::kPython);
   return request;
@@ -145,7 +145,7 @@ void bind_options(nb::module_& m) {
           throw InputError("mini_batch",
                            who + " takes the mini-batch that it is given: leave this option out");
         const Placement any;
-        if (asked.expert.has_value()) asked.request.place.expert = &any;
+        if (asked.expert.has_value()) asked.request.search.place.expert = &any;
         check_taken(asked.request, kPlaceTakes, Entrance::kPython);
       },
       "who"_a, "options"_a, "others"_a = std::vector<std::string>{},

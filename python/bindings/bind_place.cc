@@ -38,9 +38,9 @@ namespace {
 
 using Answer = std::variant<PlanHandle, UnplaceableHandle>;
 
-// Of a step of micro-batches, where the graph may be given at further batch sizes.
-Answer place_step(const GraphHandle& graph, const ClusterHandle& cluster,
-                  const PlanRequest& request, const std::vector<GraphHandle>& sizes) {
+// The graph may be given at further batch sizes.
+Answer planned(const GraphHandle& graph, const ClusterHandle& cluster, const StepRequest& request,
+               const std::vector<GraphHandle>& sizes) {
   std::vector<OpGraph> graphs;
   graphs.push_back(recosted(*graph.graph, {}));
   for (const GraphHandle& size : sizes) graphs.push_back(recosted(*size.graph, {}));
@@ -88,27 +88,22 @@ Answer kept(Outcome<Answer> outcome) {
 Answer place(const GraphHandle& graph, const ClusterHandle& cluster, const nb::dict& options,
              const std::vector<GraphHandle>& sizes, const nb::object& tell) {
   Asked asked = asked_of(options, kPlaceTakes, "place_graph");
-  PlanRequest& request = asked.request;
+  StepRequest& request = asked.request;
   Placement placement;
   if (asked.expert.has_value()) {
     placement = placement_by_name(*graph.graph, *cluster.cluster, *asked.expert);
-    request.place.expert = &placement;
+    request.search.place.expert = &placement;
   }
   check_taken(request, kPlaceTakes, Entrance::kPython);
   LatestNews news;
   if (!tell.is_none())
-    request.watch = [&](const SearchNews& latest) { news.set(latest.in_words()); };
+    request.search.watch = [&](const SearchNews& latest) { news.set(latest.in_words()); };
   const auto meanwhile = [&] {
     if (!tell.is_none()) tell(news.words());
   };
   const auto work = [&](const CancelFlag* cancel) -> Answer {
-    request.place.cancel = cancel;
-    if (!sizes.empty() || asks_for_steps(*graph.graph, request))
-      return place_step(graph, cluster, request, sizes);
-    PlanResult result = plan_sizes(*graph.graph, *cluster.cluster, request);
-    if (auto* answer = std::get_if<Unplaceable>(&result))
-      return UnplaceableHandle{graph.graph, std::move(*answer)};
-    return PlanHandle{graph.graph, std::get<Plan>(std::move(result))};
+    request.search.place.cancel = cancel;
+    return planned(graph, cluster, request, sizes);
   };
   return kept(outcome_of(work, meanwhile));
 }
@@ -208,9 +203,9 @@ Placement placement_by_name(const OpGraph& graph, const Cluster& cluster,
 }
 
 ExecutionOrder order_by_name(const std::string& name) {
-  PlanRequest request;
+  StepRequest request;
   read_option(find_planner_option("order"), name, request, Entrance::kPython);
-  return request.place.order;
+  return request.search.place.order;
 }
 
 void bind_place(nb::module_& m) {

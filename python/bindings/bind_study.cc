@@ -81,7 +81,7 @@ std::vector<OpGraph> sizes_of(const GraphHandle& graph, const std::vector<GraphH
   return sizes;
 }
 
-void warn_of_scaling(const GraphSizes& sizes, const PlanRequest& request) {
+void warn_of_scaling(const GraphSizes& sizes, const StepRequest& request) {
   const std::string words = scaling_words(sizes, request);
   if (!words.empty() && PyErr_WarnEx(PyExc_UserWarning, words.c_str(), 2) != 0)
     throw nb::python_error();
@@ -92,11 +92,12 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
                     const std::vector<NamedCluster>& clusters,
                     const std::vector<std::int64_t>& batch_sizes, bool standard,
                     const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "what_if", {.budget = kBudgetOfMany});
+  StepRequest request =
+      request_of(options, kStudiesTake, "what_if", {.search = {.budget = kBudgetOfMany}});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {
-    request.place.cancel = cancel;
+    request.search.place.cancel = cancel;
     std::vector<Scenario> scenarios = standard_scenarios(sizes, cluster.cluster->spec(), request);
     if (!standard) scenarios.erase(scenarios.begin() + 1, scenarios.end());
     for (const auto& [name, other] : clusters) scenarios.push_back({name, other.cluster->spec()});
@@ -108,12 +109,12 @@ std::string what_if(const GraphHandle& graph, const ClusterHandle& cluster,
 
 std::string worth_of_devices(const GraphHandle& graph, const ClusterHandle& cluster,
                              const std::vector<GraphHandle>& further, const nb::dict& options) {
-  PlanRequest request =
-      request_of(options, kStudiesTake, "device_worth", {.budget = kBudgetOfMany});
+  StepRequest request =
+      request_of(options, kStudiesTake, "device_worth", {.search = {.budget = kBudgetOfMany}});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {
-    request.place.cancel = cancel;
+    request.search.place.cancel = cancel;
     return device_worth_json(devices_worth(sizes, cluster.cluster->spec(), request));
   });
 }
@@ -123,13 +124,13 @@ std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
                        const std::vector<std::string>& memory,
                        const std::vector<std::size_t>& devices,
                        const std::vector<std::string>& methods, const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "sweep");
+  StepRequest request = request_of(options, kStudiesTake, "sweep");
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {
     Grid grid{.memory = {}, .devices = devices, .methods = methods};
     for (const std::string& part : memory) grid.memory.push_back(parse_factor(part));
-    request.place.cancel = cancel;
+    request.search.place.cancel = cancel;
     return sweep_json(sweep(sizes, cluster.cluster->spec(), grid, request));
   });
 }
@@ -137,11 +138,12 @@ std::string sweep_grid(const GraphHandle& graph, const ClusterHandle& cluster,
 std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster,
                        const std::vector<GraphHandle>& further, bool devices, bool memory,
                        std::size_t max_devices, const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "least", {.budget = kBudgetOfMany});
+  StepRequest request =
+      request_of(options, kStudiesTake, "least", {.search = {.budget = kBudgetOfMany}});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   return study([&](const CancelFlag* cancel) {
-    request.place.cancel = cancel;
+    request.search.place.cancel = cancel;
     const ClusterSpec& spec = cluster.cluster->spec();
     Least least;
     if (devices) least.devices = fewest_devices(sizes, spec, max_devices, request);
@@ -157,17 +159,18 @@ std::string find_least(const GraphHandle& graph, const ClusterHandle& cluster,
 std::variant<std::string, UnplaceableHandle> find_sensitivity(
     const GraphHandle& graph, const ClusterHandle& cluster, const std::vector<GraphHandle>& further,
     double off_by, std::size_t samples, const nb::dict& options) {
-  PlanRequest request = request_of(options, kStudiesTake, "sensitivity", {.budget = kBudgetOfMany});
+  StepRequest request =
+      request_of(options, kStudiesTake, "sensitivity", {.search = {.budget = kBudgetOfMany}});
   const std::vector<OpGraph> sizes = sizes_of(graph, further);
   warn_of_scaling(sizes, request);
   using Told = std::variant<std::string, UnplaceableHandle>;
   return study([&](const CancelFlag* cancel) -> Told {
-    request.place.cancel = cancel;
+    request.search.place.cancel = cancel;
     const auto result = sensitivity(sizes, *cluster.cluster, request,
                                     {.fraction = off_by,
                                      .samples = samples,
-                                     .seed = request.place.seed,
-                                     .threads = request.threads,
+                                     .seed = request.search.place.seed,
+                                     .threads = request.search.threads,
                                      .cancel = cancel});
     if (const auto* told = std::get_if<Sensitivity>(&result)) return sensitivity_json(*told);
     Unplaceable answer = std::get<Unplaceable>(result);

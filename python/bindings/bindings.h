@@ -64,17 +64,17 @@ struct UnplaceableHandle {
 
 // What keyword arguments ask the planner for.
 struct Asked {
-  PlanRequest request;
+  StepRequest request;
   std::optional<std::map<std::string, std::string>> expert;  // devices by operators, by names
 };
 
 // Throws InputError for options that `taker` does not take or that have no such value. `who` is the
 // function in messages, `others` are further arguments that it takes.
 Asked asked_of(const nanobind::dict& options, Taker taker, const std::string& who,
-               PlanRequest request = {}, std::vector<std::string> others = {});
+               StepRequest request = {}, std::vector<std::string> others = {});
 // The same for what takes no expert; also throws InputError for options without effect.
-PlanRequest request_of(const nanobind::dict& options, Taker taker, const std::string& who,
-                       PlanRequest request = {});
+StepRequest request_of(const nanobind::dict& options, Taker taker, const std::string& who,
+                       StepRequest request = {});
 
 // The operator that a Python caller names or numbers. Throws KeyError or IndexError.
 OpId operator_id(const OpGraph& graph, const nanobind::object& key);

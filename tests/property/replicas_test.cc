@@ -98,7 +98,7 @@ ReplicaInstance random_instance_of_replicas(std::uint64_t seed, bool equal) {
 
 Plan planned(const ReplicaInstance& instance, std::optional<std::vector<std::uint32_t>> replicas,
              StepPlan* made = nullptr, double budget = 0.2) {
-  PlanRequest request{.budget = budget};
+  StepRequest request{.search = {.budget = budget}};
   request.micro_batches = {instance.micro_batches};
   request.replicas = std::move(replicas);
   std::vector<OpGraph> graphs;
@@ -190,7 +190,7 @@ TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by e
   for (std::uint64_t seed = 0; seed < testing::effort(40); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, true);
-    const double budget = PlanRequest{}.budget;
+    const double budget = Budget().seconds;
     const Time own = planned(instance, std::vector<std::uint32_t>{}, nullptr, budget).makespan();
     const Time best = best_by_enumeration(instance);
     const double ratio = static_cast<double>(own.count()) / static_cast<double>(best.count());

@@ -67,16 +67,16 @@ struct ReadInto {
 
 }  // namespace
 
-void read_option(const PlannerOption& option, std::string_view text, PlanRequest& request,
+void read_option(const PlannerOption& option, std::string_view text, StepRequest& request,
                  Entrance entrance) {
-  PlanRequest changed = request;
+  StepRequest changed = request;
   if (!std::visit(ReadInto{text}, option.field(changed)) || !is_right(option, changed))
     refuse_value(option, entrance, printable(text, 40));
   request = std::move(changed);
 }
 
 std::string help_text(const PlannerOption& option, Entrance entrance) {
-  PlanRequest request;
+  StepRequest request;
   const OptionField field = option.field(request);
   std::string help(option.help);
   if (const auto* names = std::get_if<OneOf>(&field)) {

@@ -13,7 +13,7 @@ namespace baechi {
 
 // Reads a value into the request. Throws InputError that says what was expected. Not for an option
 // that is a placement.
-void read_option(const PlannerOption& option, std::string_view text, PlanRequest& request,
+void read_option(const PlannerOption& option, std::string_view text, StepRequest& request,
                  Entrance entrance);
 
 // What the option is, with its range or its choices; on the command line what switching it off does.

@@ -19,11 +19,11 @@
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/fit/suggestions.h"
 #include "baechi/plan/portfolio.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/option_values.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
 #include "baechi/plan/search/tidy.h"
 #include "baechi/plan/seen_devices.h"
@@ -71,7 +71,7 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   const std::size_t num_devices = costs.cluster().num_devices();
   const auto needed = request.place.expert == nullptr ? NeededDevices::of(costs) : nullptr;
   if (needed != nullptr) return run_on_few(*needed, num_devices, request);
-  if (runs_alone(request.method) || request.budget == 0 ||
+  if (runs_alone(request.method) || request.budget.none() ||
       (!request.watch && num_devices <= FirstPlans::kFewDevices))
     return run_portfolio(costs, units, request);
   const FirstPlans first = first_plans(costs, request);
@@ -91,16 +91,10 @@ PortfolioResult run_on_needed_devices(const CostModel& costs, const Units& units
   }
 }
 
-// One micro-batch without second runs is all that is planned here.
-void refuse_several(const PlanRequest& request) {
-  const char* const elsewhere = "make_step_plan() takes it, make_plan() plans the graph as it is";
+void check(const PlanRequest& request) {
+  check_ranges({.search = request});
   if (places_in_stages(request.method))
     throw OptionError("method", for_several_only(request.method));
-  if (request.micro_batches.has_value() && *request.micro_batches != std::vector<std::uint32_t>{1})
-    throw OptionError("micro_batches", elsewhere);
-  if (request.mini_batch.has_value()) throw OptionError("mini_batch", elsewhere);
-  if (request.recompute != Recompute::kNone) throw OptionError("recompute", elsewhere);
-  if (request.residency != AwayChoice::kNone) throw OptionError("residency", elsewhere);
   if (request.tidy && request.robust.has_value())
     throw OptionError("tidy",
                       "a robust plan is chosen by its longest step: leave out one of the two");
@@ -111,10 +105,10 @@ Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request,
   if (!request.suggest) return answer;
   std::optional<CanonicalCosts> canonical;
   if (costs.graph().num_ops() <= kMostCanonicalOps) canonical.emplace(costs);
-  const Suggestions found =
-      suggest(canonical.has_value() ? canonical->costs() : costs, {.budget = request.budget * share,
-                                                                   .order = request.place.order,
-                                                                   .cancel = request.place.cancel});
+  const Suggestions found = suggest(canonical.has_value() ? canonical->costs() : costs,
+                                    {.budget = request.budget.part(share),
+                                     .order = request.place.order,
+                                     .cancel = request.place.cancel});
   answer.smallest_capacity = found.smallest_capacity;
   answer.more_devices = found.more_devices;
   answer.advice_cut_short = found.cut_short;
@@ -137,11 +131,10 @@ std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
       if (attempt.placer != nullptr && attempt.placed.has_value())
         may_lose =
             std::min(may_lose, std::max(attempt.makespan, searched.makespan) - searched.makespan);
-  std::optional<Tidied> found =
-      tidy(problem, searched,
-           {.may_lose = may_lose,
-            .work = static_cast<std::int64_t>(request.budget * Share::kTidy * kRefinesPerSecond),
-            .cancel = request.place.cancel});
+  std::optional<Tidied> found = tidy(problem, searched,
+                                     {.may_lose = may_lose,
+                                      .work = request.budget.part(Share::kTidy).refines(),
+                                      .cancel = request.place.cancel});
   if (found.has_value() && bounds.empty()) bounds = lower_bounds(problem.costs);
   if (is_optimum()) return std::nullopt;
   return found;
@@ -159,9 +152,8 @@ std::string told(const Tidied& tidied, Time before) {
 }  // namespace
 
 PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes* times) {
-  check_ranges(asked);
-  const PlanRequest request = asked.paper ? as_the_paper(asked) : asked;
-  refuse_several(request);
+  const PlanRequest request = asked.paper ? as_the_paper({.search = asked}).search : asked;
+  check(request);
   const Units units(costs);
   if (const std::optional<CannotFit> proof = prove_cannot_fit(costs, units))
     return with_suggestions(costs, request, Share::kAdviceAtOnce,

@@ -9,9 +9,8 @@
 
 namespace baechi {
 
-// Throws InputError for an unknown method, and for micro-batches, a mini-batch or second runs, which
-// are make_step_plan()'s; Cancelled when asked to stop before there is a plan. Fills `times`, if
-// given, in the order of the plan's methods and passes.
+// Throws InputError for an unknown method, or one of steps of micro-batches; Cancelled when asked to
+// stop before there is a plan. Fills `times`, if given, in the order of the plan's methods and passes.
 PlanResult make_plan(const CostModel& costs, const PlanRequest& request,
                      PlanTimes* times = nullptr);
 

@@ -9,10 +9,10 @@
 #include "baechi/plan/attempt/canonical_costs.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio_run.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/request/shares.h"
 
 namespace baechi {
 namespace {
@@ -26,7 +26,7 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
     if (repairs_only) portfolio.search_for_none();
     for (const PlacerEntry* placer : placers) portfolio.place(*placer);
     if (given.canonical == nullptr) portfolio.place_others();
-    if (request.budget == 0 && portfolio.has_plan()) {
+    if (request.budget.none() && portfolio.has_plan()) {
       portfolio.leave_out("a search");
       return portfolio.take();
     }
@@ -110,14 +110,15 @@ PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                                     .spent = spent},
                                    renumbered, *recipe);
   if (best_of(result.attempts) == nullptr) {
-    if (request.budget_to_fit == 0.0 || std::ranges::any_of(result.attempts, &Attempt::proved))
+    if ((request.budget_to_fit.has_value() && request.budget_to_fit->none()) ||
+        std::ranges::any_of(result.attempts, &Attempt::proved))
       return result;
     const bool lost = std::ranges::find(result.attempts, kOtherNumbers, &Attempt::reason) !=
                       result.attempts.end();
     PortfolioResult given = run_all(costs, units, {costs, units}, request, *recipe, !lost);
     return best_of(given.attempts) != nullptr ? std::move(given) : std::move(result);
   }
-  if (request.budget == 0) return result;
+  if (request.budget.none()) return result;
   try {
     take_better(attempts_as_given(costs, units, request), result.attempts);
   } catch (const Cancelled&) {  // anytime: the plan that there is stays

@@ -13,8 +13,7 @@
 
 namespace baechi {
 
-// What the request's method stands for. Throws InputError for a name that nobody knows. Requires a
-// budget that is finite. Plans that are known are of these costs and the request's options. The
+// What the request's method stands for. Throws InputError for a name that nobody knows. Plans that are known are of these costs and the request's options. The
 // search has less by what was `spent` before, in simulated operators.
 PortfolioResult run_portfolio(const CostModel& costs, const Units& units,
                               const PlanRequest& request, const KnownPlans& known = {},

@@ -7,7 +7,7 @@
 
 #include "baechi/place/exact/exact.h"
 #include "baechi/plan/portfolio_run.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/search/refine.h"
 
 namespace baechi {
@@ -40,7 +40,7 @@ void PortfolioRun::search_as_given() {
   for (const Attempt& other : result_.attempts)
     if (&other != &refined && other.placed.has_value()) offer_placement(given, *other.placed, best);
   for (const SearchPart& part : searched_) {
-    budget_.divide(part.seconds);
+    spending_.divide(part.budget);
     offer_placement(given, given_.to(part.best), best);
     std::vector<Attempt> starts;
     if (best.placed.has_value()) starts.push_back(best);
@@ -54,8 +54,8 @@ void PortfolioRun::search_as_given() {
     starts.resize(std::min(starts.size(), kStarts));
     for (const Attempt& start : starts) {
       const Refined found = refine(given_.costs, given_.units, *start.placed,
-                                   budget_.refinement(Share::kAsGiven / kStarts));
-      budget_.note_stop(found.stopped_early);
+                                   spending_.refinement(Share::kAsGiven / kStarts));
+      spending_.note_stop(found.stopped_early);
       offer_placement(given, found.placed, best);
     }
   }

@@ -10,8 +10,8 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/option_values.h"
-#include "baechi/plan/request/shares.h"
 #include "baechi/plan/robust.h"
 
 namespace baechi {
@@ -36,13 +36,13 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
       given_(given),
       request_(request),
       last_resort_(new_resort()),
-      budget_(request, last_resort_),
+      spending_(request, last_resort_),
       spent_(given.spent) {
   if (given.busy != nullptr)
     for (const OpId op : critical_path_first_sequence(costs))
       decisions_.push_back(*given.busy->from_given(given.canonical->to_given(op)));
   if (request.optimize.level == OptimizeLevel::kNone) return;
-  if (request.budget == 0 && !request.paper && !runs_alone(request.method)) {
+  if (request.budget.none() && !request.paper && !runs_alone(request.method)) {
     leave_out("the optimizer");
     return;
   }
@@ -95,7 +95,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   if (request_.paper) return try_placer(placer, request_.place);  // which knows no budget
   const std::int64_t work = work_of(placer, costs_);
   const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
-  const bool is_cheap = request_.budget > 0 && placer.work_of_node == 1;
+  const bool is_cheap = !request_.budget.none() && placer.work_of_node == 1;
   const bool is_short = !is_cheap && has_plan() && work > left;
   // It tries one number of devices after the other.
   if (is_short && (placer.place != place_partition || left < work / kLeastPart)) {
@@ -156,9 +156,7 @@ bool PortfolioRun::are_few_and_unequal() const {
 void PortfolioRun::place_on_faster(std::span<const PlacerEntry* const> placers,
                                    PlaceWindow place_window) {
   if (!are_few_and_unequal() || request_.place.expert != nullptr) return;
-  PlanRequest shorter = request_;
-  shorter.budget = request_.budget * kOfFasterDevices;
-  shorter.watch = {};
+  const PlanRequest shorter = request_.within(request_.budget.part(kOfFasterDevices));
   for (const auto& few : NeededDevices::of_faster_classes(costs_)) {
     const Units units(few->costs());
     if (prove_cannot_fit(few->costs(), units).has_value()) continue;
@@ -181,17 +179,17 @@ void PortfolioRun::search(PlaceWindow place_window) {
   if (on_faster_.has_value() && (start == nullptr || on_faster_->makespan < start->makespan))
     start = &*on_faster_;
   if (start == nullptr) return;
-  const double over = static_cast<double>(std::max<std::int64_t>(
-                          spent_ + charged_ - work_of_methods(costs_.graph()), 0)) /
-                      kReplaysPerSecond;
-  budget_.divide(std::max(request_.budget - over, request_.budget / 2));
+  Budget left = request_.budget;
+  left.spend(Budget::of_replays(static_cast<double>(
+      std::max<std::int64_t>(spent_ + charged_ - work_of_methods(costs_.graph()), 0))));
+  spending_.divide(std::max(left.seconds, request_.budget.seconds / 2));
   const auto begin = std::chrono::steady_clock::now();
   Attempt refined = *start;
   refined.method = "refine";
   refined.placer = nullptr;
   refined.fallbacks.clear();
   const Problem problem = this->problem();
-  searched_ = search_on(problem, request_, budget_, refined, {.place_window = place_window});
+  searched_ = search_on(problem, request_, spending_, refined, {.place_window = place_window});
   if (request_.place.order == ExecutionOrder::kNone) prefer_robust(refined);
   refined.nanoseconds = nanoseconds_since(begin);
   keep(std::move(refined));
@@ -218,11 +216,11 @@ bool PortfolioRun::prove(double share, bool asked) {
   if (start != nullptr && is_planned())
     to_beat = busy != nullptr ? busy->from_given(given_.to(*start->placed)) : *start->placed;
   std::erase_if(result_.attempts, by_proof);
-  ExactResult found = solve_exactly(costs, {.work = budget_.looks(share),
+  ExactResult found = solve_exactly(costs, {.work = spending_.left().part(share).looks(),
                                             .start = to_beat.has_value() ? &*to_beat : nullptr,
                                             .sequence = decisions_,
                                             .cancel = request_.place.cancel});
-  budget_.note_stop(found.cancelled);
+  spending_.note_stop(found.cancelled);
   Attempt exact;
   exact.method = std::string(prover().name);
   exact.placer = &prover();
@@ -259,7 +257,7 @@ PortfolioResult PortfolioRun::take() {
   if (given_.canonical != nullptr)
     for (Attempt& attempt : result_.attempts) renumber(attempt);
   if (given_.busy != nullptr) search_as_given();
-  if (budget_.stopped_early()) note(kSearchStopped);
+  if (spending_.stopped_early()) note(kSearchStopped);
   if (!left_out_.empty())
     result_.notes.insert(result_.notes.begin(),
                          "the budget was too short for " + listed(left_out_, " and "));
@@ -294,7 +292,7 @@ void PortfolioRun::keep(Attempt attempt) {
 
 LastResort PortfolioRun::new_resort() const {
   return {.work = request_.budget_to_fit.has_value()
-                      ? replays_in(*request_.budget_to_fit)
+                      ? request_.budget_to_fit->replays()
                       : work_for_fit(costs_.graph(), request_.budget),
           .seed = request_.place.seed,
           .order = request_.place.order};

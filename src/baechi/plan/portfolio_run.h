@@ -14,8 +14,8 @@
 #include "baechi/plan/portfolio_result.h"
 #include "baechi/plan/request/methods.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/search/budget.h"
 #include "baechi/plan/search/search_on.h"
+#include "baechi/plan/search/spending.h"
 
 namespace baechi {
 
@@ -108,7 +108,7 @@ class PortfolioRun {
   std::vector<OpId> decisions_;  // of the exact search, in the numbers of `given_.busy`
   std::unique_ptr<Shrunk> shrunk_;
   LastResort last_resort_;
-  Budget budget_;
+  Spending spending_;
   PortfolioResult result_;
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::vector<SearchPart> searched_;

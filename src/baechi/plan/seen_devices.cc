@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "baechi/place/placer.h"
-#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/spending.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {

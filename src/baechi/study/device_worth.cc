@@ -18,10 +18,10 @@ constexpr std::int64_t kAlike = 100;  // a step that is longer by less than one 
 
 class Worth {
  public:
-  Worth(const GraphSizes& sizes, const PlanRequest& request,
+  Worth(const GraphSizes& sizes, const StepRequest& request,
         const std::function<void(const std::string&)>& told)
       : sizes_(sizes), request_(request), told_(told) {
-    request_.bounds = false;
+    request_.search.bounds = false;
   }
 
   DevicesWorth of(const ClusterSpec& cluster) {
@@ -103,14 +103,14 @@ class Worth {
   }
 
   const GraphSizes sizes_;
-  PlanRequest request_;
+  StepRequest request_;
   const std::function<void(const std::string&)>& told_;
 };
 
 }  // namespace
 
 DevicesWorth devices_worth(const GraphSizes& sizes, const ClusterSpec& cluster,
-                           const PlanRequest& request,
+                           const StepRequest& request,
                            const std::function<void(const std::string&)>& told) {
   if (cluster.devices.size() > kMostDevicesOfWorth)
     throw InputError("what each device buys is asked of at most " +

@@ -40,7 +40,7 @@ struct DevicesWorth {
 // planned. Throws InputError for more than kMostDevicesOfWorth devices.
 inline constexpr std::size_t kMostDevicesOfWorth = 32;
 DevicesWorth devices_worth(const GraphSizes& sizes, const ClusterSpec& cluster,
-                           const PlanRequest& request,
+                           const StepRequest& request,
                            const std::function<void(const std::string&)>& told = {});
 
 }  // namespace baechi

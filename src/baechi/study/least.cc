@@ -24,20 +24,20 @@ struct Probe {
   bool proved = false;
 };
 
-Probe try_cluster(const GraphSizes& sizes, ClusterSpec spec, PlanRequest request) {
-  throw_if_cancelled(request.place.cancel);
-  request.suggest = false;
+Probe try_cluster(const GraphSizes& sizes, ClusterSpec spec, StepRequest request) {
+  throw_if_cancelled(request.search.place.cancel);
+  request.search.suggest = false;
   const Cluster cluster(std::move(spec));
   PlanResult result = plan_sizes(sizes, cluster, request);
   if (auto* plan = std::get_if<Plan>(&result)) return {std::move(*plan)};
-  throw_if_cancelled(request.place.cancel);
+  throw_if_cancelled(request.search.place.cancel);
   return {std::nullopt, std::get<Unplaceable>(result).proved};
 }
 
 // What plans may be about: the graph, or the step of each number of micro-batches.
 class Steps {
  public:
-  Steps(const GraphSizes& sizes, const PlanRequest& request) {
+  Steps(const GraphSizes& sizes, const StepRequest& request) {
     if (!asks_for_steps(sizes, request)) {
       graphs_.push_back(&sizes.first());
       return;
@@ -99,9 +99,9 @@ Bytes highest_peak(const Plan& plan) {
 }  // namespace
 
 std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                        const PlanRequest& request) {
-  PlanRequest probing = request;
-  probing.bounds = false;
+                                        const StepRequest& request) {
+  StepRequest probing = request;
+  probing.search.bounds = false;
   const Steps steps(sizes, probing);
   Bytes high = all_memory(steps, cluster.devices.size());
   std::optional<Plan> best;
@@ -140,7 +140,7 @@ std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSp
 }
 
 std::optional<FewestDevices> fewest_devices(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                            std::size_t max_devices, const PlanRequest& request) {
+                                            std::size_t max_devices, const StepRequest& request) {
   check_tried_devices(std::max<std::size_t>(1, max_devices));
   checked_numbers(sizes, request);
   const ClusterSpec sorted = largest_first(cluster);

@@ -30,13 +30,13 @@ struct FewestDevices {
 // with: the answer is what was found, also when the request's flag stops the search (Cancelled if
 // nothing was found by then). Nothing when the operators cannot run there whatever the memory.
 std::optional<LeastMemory> least_memory(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                        const PlanRequest& request);
+                                        const StepRequest& request);
 
 // Tries one device, two, ... up to the cluster's own, and then more like the smallest up to
 // `max_devices`. Pins to a device that is left out rule a number out; times or memory that overflow
 // with so many do not, they only leave it without a plan. Throws InputError for more than
 // kMostTriedDevices.
 std::optional<FewestDevices> fewest_devices(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                            std::size_t max_devices, const PlanRequest& request);
+                                            std::size_t max_devices, const StepRequest& request);
 
 }  // namespace baechi

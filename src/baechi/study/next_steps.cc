@@ -57,12 +57,12 @@ std::vector<ScenarioOutcome> next_steps(const GraphSizes& sizes, const Plan& pla
   const bool small = plan.schedule.slots.size() <= kMostForNextSteps;
   if (plan.micro_batches < 2 || !small || !plan.residency.empty() || plan.replicas.any())
     return told;
-  PlanRequest request{.budget = kBudgetOfMany};
-  request.place.cancel = cancel;
-  request.bounds = false;
+  StepRequest request{.search = {.budget = kBudgetOfMany}};
+  request.search.place.cancel = cancel;
+  request.search.bounds = false;
   request.micro_batches = {plan.micro_batches};
   if (const auto samples = samples_of_step(sizes, request, plan.micro_batches)) {
-    PlanRequest other = request;
+    StepRequest other = request;
     other.mini_batch = samples;
     for (const std::int64_t number : near_divisors(*samples, plan.micro_batches)) {
       other.micro_batches = {static_cast<std::uint32_t>(number)};

@@ -48,7 +48,7 @@ void replay_true(const CostModel& costs, const Units& units, const Plan& plan,
 // What steps truly cost: of the graph, or of each number of micro-batches.
 class TrueSteps {
  public:
-  TrueSteps(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request) {
+  TrueSteps(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request) {
     if (!asks_for_steps(sizes, request)) {
       add(1, sizes.first(), cluster);
       return;
@@ -97,13 +97,13 @@ Distribution distribution_of(std::vector<Time> values) {
 }
 
 std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, const Cluster& cluster,
-                                                   const PlanRequest& request,
+                                                   const StepRequest& request,
                                                    const Perturbations& perturbations) {
   if (perturbations.samples < 1 || perturbations.samples > kMostSamples)
     throw InputError("there must be 1 to " + std::to_string(kMostSamples) + " samples, not " +
                      std::to_string(perturbations.samples));
-  PlanRequest wanted = request;
-  wanted.bounds = false;
+  StepRequest wanted = request;
+  wanted.search.bounds = false;
   PlanResult truth = plan_sizes(sizes, cluster, wanted);
   throw_if_cancelled(perturbations.cancel);
   if (auto* answer = std::get_if<Unplaceable>(&truth)) return std::move(*answer);
@@ -113,8 +113,8 @@ std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, cons
   result.true_method = std::get<Plan>(truth).method;
   result.true_micro_batches = std::get<Plan>(truth).micro_batches;
 
-  wanted.suggest = false;
-  wanted.threads = 1;  // the samples share the threads instead
+  wanted.search.suggest = false;
+  wanted.search.threads = 1;  // the samples share the threads instead
   const TrueSteps truths(sizes, cluster, wanted);
   const auto run = [&](std::size_t i) {
     throw_if_cancelled(perturbations.cancel);

@@ -52,7 +52,7 @@ struct Sensitivity {
 // answer is Unplaceable when the true costs let nothing fit. An operator is off by as much at every
 // batch size. Stopped by its flag: the samples so far; throws Cancelled when there is none.
 std::variant<Sensitivity, Unplaceable> sensitivity(const GraphSizes& sizes, const Cluster& cluster,
-                                                   const PlanRequest& request,
+                                                   const StepRequest& request,
                                                    const Perturbations& perturbations);
 
 }  // namespace baechi

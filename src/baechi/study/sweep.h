@@ -30,13 +30,13 @@ struct GridPoint {
 };
 
 // Throws InputError, at `name`, for a method of the grid that is none or cannot place such steps.
-void check_methods(const GraphSizes& sizes, const Grid& grid, const PlanRequest& request,
+void check_methods(const GraphSizes& sizes, const Grid& grid, const StepRequest& request,
                    const std::string& name);
 
 // Row by row: by devices, then memory, then method. `told`, if given, hears of each. Stopped as
 // run_scenarios() is.
 std::vector<GridPoint> sweep(const GraphSizes& sizes, const ClusterSpec& cluster, const Grid& grid,
-                             const PlanRequest& request,
+                             const StepRequest& request,
                              const std::function<void(const GridPoint&)>& told = {});
 
 }  // namespace baechi

@@ -31,7 +31,7 @@ bool alike(const Device& a, const Device& b) {
 
 class Standard {
  public:
-  Standard(const GraphSizes& sizes, const ClusterSpec& cluster, const PlanRequest& request)
+  Standard(const GraphSizes& sizes, const ClusterSpec& cluster, const StepRequest& request)
       : sizes_(sizes), graph_(sizes.first()), cluster_(cluster), request_(request) {}
 
   std::vector<Scenario> take() && {
@@ -147,7 +147,7 @@ class Standard {
   const GraphSizes& sizes_;
   const OpGraph& graph_;
   const ClusterSpec& cluster_;
-  const PlanRequest& request_;
+  const StepRequest& request_;
   std::vector<Scenario> scenarios_;
 };
 
@@ -173,14 +173,14 @@ std::optional<PlacedGraph> moved(const Plan& plan, const Unrolled* step, const C
 }
 
 // A mini-batch of the scenario's own may be outside of what there are costs for.
-void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
+void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request,
                bool own_batch, ScenarioRun& run) try {
   PlanResult result = plan_sizes(sizes, cluster, request);
   if (auto* plan = std::get_if<Plan>(&result)) {
     run.plan = std::move(*plan);
     return;
   }
-  throw_if_cancelled(request.place.cancel);
+  throw_if_cancelled(request.search.place.cancel);
   run.outcome.proved = std::get<Unplaceable>(result).proved;
   run.outcome.reason = std::get<Unplaceable>(result).reason;
 } catch (const NumberTooLarge& error) {
@@ -193,17 +193,17 @@ void plan_anew(const GraphSizes& sizes, const Cluster& cluster, const PlanReques
 // Keeps a plan of another scenario instead if it fits and is shorter, also after Ctrl-C. One that overflows
 // is no offer.
 void offer(const Plan& present, const std::string& name, const Unrolled* step,
-           const CostModel& costs, const PlanRequest& request, std::optional<Plan>& plan) try {
+           const CostModel& costs, const StepRequest& request, std::optional<Plan>& plan) try {
   std::optional<PlacedGraph> moves = moved(present, step, costs);
   if (!moves.has_value()) return;
-  const ExecutionOrder order = request.place.order;
+  const ExecutionOrder order = request.search.place.order;
   const PlacedGraph placed =
       as_executed(*std::move(moves), order, costs.graph(), costs.cluster().num_devices());
   const Trace trace = simulate(costs, placed);
   if (find_overflow(trace, costs.cluster()).has_value() ||
       (plan.has_value() && plan->makespan() <= trace.schedule.makespan))
     return;
-  plan = plan_of(costs, placed, name, request.bounds, order);
+  plan = plan_of(costs, placed, name, request.search.bounds, order);
   plan->micro_batches = present.micro_batches;
 } catch (const NumberTooLarge&) {
   return;
@@ -223,13 +223,13 @@ void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
 }
 
 // The other plan's step in the scenario, and that as an offer.
-void offer(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request,
+void offer(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request,
            const Plan& present, const std::string& name, std::optional<Plan>& plan) {
   if (!asks_for_steps(sizes, request))
     return offer(present, name, nullptr, CostModel(sizes.first(), cluster), request, plan);
   std::optional<Unrolled> step;
   try {  // numbers of micro-batches differ: the present one need not divide this mini-batch
-    PlanRequest same = request;
+    StepRequest same = request;
     same.micro_batches = {present.micro_batches};
     checked_numbers(sizes, same);
     step = step_of(sizes, request, present.micro_batches);
@@ -243,10 +243,10 @@ void offer(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& r
 // What the scenario's mini-batch makes of the graph, or of the request.
 struct Batch {
   std::optional<OpGraph> scaled;
-  PlanRequest request;
+  StepRequest request;
 };
 
-Batch with_batch(const GraphSizes& sizes, PlanRequest request,
+Batch with_batch(const GraphSizes& sizes, StepRequest request,
                  const std::optional<std::int64_t>& batch_size) {
   Batch batch{std::nullopt, std::move(request)};
   const bool steps = asks_for_steps(sizes, batch.request);
@@ -284,7 +284,7 @@ bool has_all_of(const Scenario& scenario, const Scenario& other) {
 class Dominance {
  public:
   Dominance(const GraphSizes& sizes, const std::vector<Scenario>& scenarios,
-            const PlanRequest& request)
+            const StepRequest& request)
       : sizes_(sizes), scenarios_(scenarios), request_(request) {}
 
   void settle(std::vector<ScenarioRun>& runs) const {
@@ -309,8 +309,8 @@ class Dominance {
     const Scenario& scenario = scenarios_[i];
     try {
       if (!has_all_of(scenario, scenarios_[j])) return false;
-      PlanRequest request = request_;
-      request.suggest = false;
+      StepRequest request = request_;
+      request.search.suggest = false;
       const Batch batch = with_batch(sizes_, std::move(request), scenario.batch_size);
       const GraphSizes sizes = batch.scaled.has_value() ? GraphSizes(*batch.scaled) : sizes_;
       const std::optional<Time> before = runs[i].outcome.makespan;
@@ -332,18 +332,18 @@ class Dominance {
 
   const GraphSizes& sizes_;
   const std::vector<Scenario>& scenarios_;
-  const PlanRequest& request_;
+  const StepRequest& request_;
 };
 
 // What a host would bring to the cluster as it is, where nothing fits.
-void tell_of_host(const GraphSizes& sizes, const Scenario& scenario, const PlanRequest& request,
+void tell_of_host(const GraphSizes& sizes, const Scenario& scenario, const StepRequest& request,
                   ScenarioRun& run) {
   const std::vector<std::uint32_t> numbers = checked_numbers(sizes, request);
   if (run.plan.has_value() || numbers.size() > 1) return;
   Unplaceable answer;
   try {
     baechi::tell_of_host(micro_batch_of(sizes, request, numbers.front()), numbers.front(),
-                         Cluster(scenario.cluster), request, answer);
+                         Cluster(scenario.cluster), request.search, answer);
   } catch (const InputError&) {  // a scenario that cannot be
     return;
   }
@@ -353,19 +353,19 @@ void tell_of_host(const GraphSizes& sizes, const Scenario& scenario, const PlanR
 }  // namespace
 
 std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                         const PlanRequest& request) {
+                                         const StepRequest& request) {
   return Standard(sizes, cluster, request).take();
 }
 
-ScenarioRun run_scenario(const GraphSizes& given, const Scenario& scenario, PlanRequest asked,
+ScenarioRun run_scenario(const GraphSizes& given, const Scenario& scenario, StepRequest asked,
                          const Plan* present) {
-  throw_if_cancelled(asked.place.cancel);
+  throw_if_cancelled(asked.search.place.cancel);
   ScenarioRun run;
   ScenarioOutcome& outcome = run.outcome;
   outcome.name = scenario.name;
   outcome.devices = scenario.cluster.devices.size();
   outcome.batch_size = scenario.batch_size;
-  asked.suggest = false;
+  asked.search.suggest = false;
   const std::uint32_t most = checked_numbers(given, asked).back();
   if (!outcome.batch_size.has_value()) outcome.batch_size = samples_of_step(given, asked, most);
   std::optional<Batch> batch;
@@ -390,7 +390,7 @@ ScenarioRun run_scenario(const GraphSizes& given, const Scenario& scenario, Plan
 
 std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
-                                           const PlanRequest& request,
+                                           const StepRequest& request,
                                            const std::function<void(const Scenario&)>& told) {
   std::vector<ScenarioRun> runs;
   for (const Scenario& scenario : scenarios) {
@@ -402,7 +402,7 @@ std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
     runs.push_back(*std::move(run));
     if (runs.size() == 1) tell_of_host(sizes, scenario, request, runs.front());
   }
-  if (request.place.cancel == nullptr || !request.place.cancel->requested())
+  if (request.search.place.cancel == nullptr || !request.search.place.cancel->requested())
     Dominance(sizes, scenarios, request).settle(runs);
   std::vector<ScenarioOutcome> outcomes;
   for (ScenarioRun& run : runs) outcomes.push_back(std::move(run.outcome));

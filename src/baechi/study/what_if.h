@@ -47,7 +47,7 @@ struct ScenarioOutcome {
 // the mini-batch when the graph says for which its costs are and the numbers of micro-batches that
 // the request asks for divide it. Throws InputError as checked_numbers() does.
 std::vector<Scenario> standard_scenarios(const GraphSizes& sizes, const ClusterSpec& cluster,
-                                         const PlanRequest& request);
+                                         const StepRequest& request);
 
 // What an outcome's method is when planning anew found nothing shorter than the plan of the cluster
 // as it is, replayed on the scenario's.
@@ -65,7 +65,7 @@ struct ScenarioRun {
 // graph (whatever the batch) whose devices are found by name: more devices or memory are never
 // worse. A scenario that cannot be (an operator pinned to a device that is gone, a pair of devices
 // without a link, times that overflow) is an outcome without a plan, with the reason.
-ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, PlanRequest request,
+ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, StepRequest request,
                          const Plan* present = nullptr);
 
 // Runs them all; the first one's plan is the present one for the others, and more of anything never
@@ -74,7 +74,7 @@ ScenarioRun run_scenario(const GraphSizes& sizes, const Scenario& scenario, Plan
 // plan that its search had found; throws Cancelled when there is none.
 std::vector<ScenarioOutcome> run_scenarios(const GraphSizes& sizes,
                                            const std::vector<Scenario>& scenarios,
-                                           const PlanRequest& request,
+                                           const StepRequest& request,
                                            const std::function<void(const Scenario&)>& told = {});
 
 }  // namespace baechi

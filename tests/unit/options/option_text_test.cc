@@ -12,7 +12,7 @@
 namespace baechi {
 namespace {
 
-std::string complaint(const char* name, const char* text, PlanRequest& request) {
+std::string complaint(const char* name, const char* text, StepRequest& request) {
   try {
     read_option(find_planner_option(name), text, request, Entrance::kCommandLine);
   } catch (const InputError& error) {
@@ -21,7 +21,7 @@ std::string complaint(const char* name, const char* text, PlanRequest& request) 
   return "";
 }
 
-std::string without_effect(const PlanRequest& request, Taker taker) {
+std::string without_effect(const StepRequest& request, Taker taker) {
   try {
     check_taken(request, taker, Entrance::kPython);
   } catch (const InputError& error) {
@@ -35,7 +35,7 @@ TEST_CASE("options: every row has help, a taker, and a default that reads back")
     CAPTURE(option.name);
     CHECK_FALSE(help_text(option, Entrance::kPython).empty());
     CHECK(option.takers != 0);
-    PlanRequest request;
+    StepRequest request;
     CHECK(is_right(option, request));
     const std::string text = value_text(option, request);
     if (text.empty()) continue;  // absent
@@ -45,46 +45,46 @@ TEST_CASE("options: every row has help, a taker, and a default that reads back")
           spelled(option, Entrance::kCommandLine) + ": expected " + expected(option) +
               ", found '?'");
   }
-  CHECK_NOTHROW(check_ranges(PlanRequest{}));
+  CHECK_NOTHROW(check_ranges(StepRequest{}));
 }
 
 TEST_CASE("options: values are read with their units; a bad one changes nothing") {
-  PlanRequest request;
+  StepRequest request;
   CHECK(complaint("budget", "250ms", request) == "");
-  CHECK(request.budget == 0.25);
+  CHECK(request.search.budget.seconds == 0.25);
   CHECK(value_text(find_planner_option("budget"), request) == "250ms");
   for (const char* text : {"-1s", "1000001s", "3", "", "nan"})
     CHECK(complaint("budget", text, request) != "");
-  CHECK(request.budget == 0.25);
+  CHECK(request.search.budget.seconds == 0.25);
   CHECK(complaint("robust", "30%", request) == "");
-  CHECK(request.robust == 0.3);
+  CHECK(request.search.robust == 0.3);
   CHECK(complaint("robust", "1", request) == "");
-  CHECK(request.robust == 1.0);
+  CHECK(request.search.robust == 1.0);
   CHECK(complaint("seed", "18446744073709551615", request) == "");
   CHECK(complaint("seed", "18446744073709551616", request) != "");
   CHECK(complaint("lp_threshold", "0.6", request) ==
         "--lp-threshold: expected a number from 0 to 0.5, found '0.6'");
   CHECK(complaint("lp", "approx", request) == "");
-  CHECK(request.place.favorites == FavoriteMethod::kLpApprox);
+  CHECK(request.search.place.favorites == FavoriteMethod::kLpApprox);
 }
 
 TEST_CASE("options: one without effect is refused, unless it has its default") {
-  PlanRequest request;
-  request.method = "m-etf";
+  StepRequest request;
+  request.search.method = "m-etf";
   CHECK(without_effect(request, kPlaceTakes) == "");
-  request.place.lp_threshold = 0.1;
+  request.search.place.lp_threshold = 0.1;
   CHECK(without_effect(request, kPlaceTakes) ==
         "lp_threshold: '0.1' has no effect with method m-etf: it is for auto, refine, all, m-sct "
         "or exact");
-  request.method = "m-sct";
+  request.search.method = "m-sct";
   CHECK(without_effect(request, kPlaceTakes) == "");
-  request = {.method = "expert"};
+  request = {.search = {.method = "expert"}};
   CHECK(without_effect(request, kPlaceTakes) ==
         "expert: method expert needs a placement to follow");
   const Placement placement;
-  request.place.expert = &placement;
+  request.search.place.expert = &placement;
   CHECK(without_effect(request, kPlaceTakes) == "");
-  request.method = "auto";
+  request.search.method = "auto";
   CHECK(without_effect(request, kPlaceTakes) ==
         "expert: it has no effect with method auto: it is for all, expert, gpipe, 1f1b or zb-h1");
 }

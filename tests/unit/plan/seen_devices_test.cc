@@ -11,7 +11,7 @@
 
 #include "baechi/place/placer.h"
 #include "baechi/plan/planner.h"
-#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/spending.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 

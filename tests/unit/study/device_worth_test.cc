@@ -17,9 +17,9 @@ using testing::byte_per_ns;
 using testing::GraphSketch;
 using Names = std::vector<std::string>;
 
-PlanRequest quick() {
-  PlanRequest request;
-  request.budget = 0.02;
+StepRequest quick() {
+  StepRequest request;
+  request.search.budget = 0.02;
   return request;
 }
 

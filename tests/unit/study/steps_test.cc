@@ -27,9 +27,9 @@
 namespace baechi::testing {
 namespace {
 
-PlanRequest of_micro_batches(std::vector<std::uint32_t> numbers,
+StepRequest of_micro_batches(std::vector<std::uint32_t> numbers,
                              std::optional<std::int64_t> mini_batch = {}) {
-  PlanRequest request{.budget = 0.02};
+  StepRequest request{.search = {.budget = 0.02}};
   request.micro_batches = std::move(numbers);
   request.mini_batch = mini_batch;
   return request;
@@ -53,7 +53,7 @@ const ScenarioOutcome& named(const std::vector<ScenarioOutcome>& told, const std
 
 TEST_CASE("studies of steps: what-if plans as place does, and scales the mini-batch") {
   const std::vector<OpGraph> sizes = at_sizes({1, 8});
-  const PlanRequest request = of_micro_batches({}, 8);
+  const StepRequest request = of_micro_batches({}, 8);
   const auto told =
       run_scenarios(sizes, standard_scenarios(sizes, four_devices(), request), request);
   const StepPlan planned = make_step_plan(at_sizes({1, 8}), Cluster(four_devices()), request);
@@ -71,7 +71,7 @@ TEST_CASE("studies of steps: what-if plans as place does, and scales the mini-ba
 
 TEST_CASE("studies of steps: a mini-batch that numbers do not divide is no scenario, or a reason") {
   const OpGraph graph = training(1);
-  const PlanRequest request = of_micro_batches({4});
+  const StepRequest request = of_micro_batches({4});
   for (const Scenario& scenario : standard_scenarios(graph, four_devices(), request))
     CHECK(scenario.name != "half the batch");
   const auto told = run_scenarios(
@@ -89,11 +89,11 @@ TEST_CASE("studies of steps: a mini-batch that numbers do not divide is no scena
 
 TEST_CASE("studies of steps: the present plan is an offer where planning anew finds nothing") {
   const OpGraph graph = training(8);
-  const PlanRequest ample = of_micro_batches({4});
+  const StepRequest ample = of_micro_batches({4});
   const ScenarioRun base = run_scenario(graph, {"now", four_devices()}, ample);
   REQUIRE(base.plan.has_value());
-  PlanRequest poor = ample;
-  poor.method = "single";
+  StepRequest poor = ample;
+  poor.search.method = "single";
   const ScenarioRun again = run_scenario(graph, {"same", four_devices()}, poor, &*base.plan);
   CHECK(again.outcome.method == kPresentPlan);
   CHECK(again.outcome.makespan == base.outcome.makespan);
@@ -148,9 +148,9 @@ TEST_CASE("studies of steps: what one number rules out is not ruled out for the 
   const ClusterSpec cluster =
       byte_per_ns(2, CommunicationMode::kDuplex, Time(0), Bytes(170)).spec();
   const auto proved = [&](std::vector<std::uint32_t> numbers) {
-    PlanRequest request = of_micro_batches(std::move(numbers), 2);
-    request.method = "m-etf";
-    request.budget = 0.001;
+    StepRequest request = of_micro_batches(std::move(numbers), 2);
+    request.search.method = "m-etf";
+    request.search.budget = 0.001;
     const ScenarioRun run = run_scenario(sizes, {"now", cluster}, request);
     REQUIRE_FALSE(run.outcome.makespan.has_value());
     return run.outcome.proved;
@@ -162,7 +162,7 @@ TEST_CASE("studies of steps: what one number rules out is not ruled out for the 
 
 TEST_CASE("studies of steps: devices' worth and sensitivity are those of the step") {
   const OpGraph graph = training(8);
-  const PlanRequest request = of_micro_batches({4});
+  const StepRequest request = of_micro_batches({4});
   const DevicesWorth worth = devices_worth(graph, four_devices(), request);
   CHECK(worth.micro_batches == 4);
   for (const DeviceWorth& device : worth.devices) CHECK(*device.step_without >= *worth.step);
@@ -177,8 +177,8 @@ TEST_CASE("studies of steps: devices' worth and sensitivity are those of the ste
 TEST_CASE("studies: what is stopped answers with what it has by then") {
   const std::vector<OpGraph> sizes = at_sizes({8});
   CancelFlag flag;
-  PlanRequest request{.budget = 0.001};
-  request.place.cancel = &flag;
+  StepRequest request{.search = {.budget = 0.001}};
+  request.search.place.cancel = &flag;
   const std::vector<Scenario> scenarios(4, {"as it is", four_devices()});
   std::size_t begun = 0;
   const auto stop_at_third = [&](const auto&) {
@@ -192,7 +192,7 @@ TEST_CASE("studies: what is stopped answers with what it has by then") {
                   Cancelled);
 
   CancelFlag other;
-  request.place.cancel = &other;
+  request.search.place.cancel = &other;
   const Grid grid{.memory = {kFullSpeed}, .devices = {1, 2, 3, 4}, .methods = {"m-etf"}};
   const auto stop = [&](const GridPoint& point) {
     if (point.devices == 2) other.request();
@@ -200,7 +200,7 @@ TEST_CASE("studies: what is stopped answers with what it has by then") {
   CHECK(sweep(sizes, four_devices(), grid, request, stop).size() == 2);
 
   CancelFlag third;
-  request.place.cancel = &third;
+  request.search.place.cancel = &third;
   const auto stop_without_second = [&](const std::string& name) {
     if (name == "without " + four_devices().devices[1].name) third.request();
   };

@@ -23,10 +23,10 @@
 namespace baechi::testing {
 namespace {
 
-PlanRequest quick(const char* method = "m-etf") {
-  PlanRequest request;
-  request.method = method;
-  request.budget = 0.01;
+StepRequest quick(const char* method = "m-etf") {
+  StepRequest request;
+  request.search.method = method;
+  request.search.budget = 0.01;
   return request;
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("verify: every figure that a plan claims is counted again") {
 TEST_CASE("verify: a step of micro-batches is checked against the graph of one") {
   std::vector<OpGraph> sizes;
   sizes.push_back(training(4));
-  PlanRequest request{.budget = 0.02};
+  StepRequest request{.search = {.budget = 0.02}};
   request.micro_batches = {3};
   const StepPlan made = make_step_plan(std::move(sizes), two(), request);
   const Plan& plan = std::get<Plan>(made.result);

@@ -8,7 +8,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/fit_walk.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/simulate/execution_simulator.h"
 
 namespace baechi {
@@ -46,13 +46,9 @@ std::int64_t work_of_list(const CostModel& costs, const Units& units) {
 
 }  // namespace
 
-std::int64_t work_for_fit(const OpGraph& graph, double seconds) {
+std::int64_t work_for_fit(const OpGraph& graph, Budget budget) {
   constexpr std::int64_t kReplays = 2'000, kMost = 10'000'000;
-  return std::max(replays_in(seconds), std::min(kReplays * replay_cost(graph), kMost));
-}
-
-std::int64_t replays_in(double seconds) {
-  return static_cast<std::int64_t>(seconds * kReplaysPerSecond);
+  return std::max(budget.replays(), std::min(kReplays * replay_cost(graph), kMost));
 }
 
 void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag* cancel,

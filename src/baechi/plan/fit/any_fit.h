@@ -11,6 +11,7 @@
 #include "baechi/base/cancel.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/plan/fit/memory_needs.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/schedule/schedule.h"
 
@@ -42,10 +43,8 @@ struct AnyFit {
 AnyFit find_any_fit(const CostModel& costs, const Units& units, ExecutionOrder order,
                     std::int64_t simulated_ops, const CancelFlag* cancel);
 
-// What a budget in seconds leaves for finding any plan that fits, in simulated operators: all of
+// What a budget leaves for finding any plan that fits, in simulated operators: all of
 // it, and what two thousand replays take however small it is (at most two seconds' work).
-std::int64_t work_for_fit(const OpGraph& graph, double seconds);
-// So many, however few that is.
-std::int64_t replays_in(double seconds);
+std::int64_t work_for_fit(const OpGraph& graph, Budget budget);
 
 }  // namespace baechi

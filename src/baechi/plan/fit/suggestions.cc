@@ -11,7 +11,7 @@
 #include "baechi/plan/fit/changed_cluster.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 namespace {
@@ -60,7 +60,8 @@ class Asking {
 
   std::int64_t of_one() const {
     constexpr std::int64_t kMost = 2'000'000;
-    const std::int64_t asked = work_for_fit(costs_.graph(), options_.budget * Share::kProbe) / 4;
+    const std::int64_t asked =
+        work_for_fit(costs_.graph(), options_.budget.part(Share::kProbe)) / 4;
     const std::int64_t least = kLeastReplays * replay_cost(costs_.graph());
     return std::clamp(std::min(asked, kMost), least, std::max(least, left() / 3));
   }
@@ -124,7 +125,7 @@ std::optional<std::size_t> smallest_device_count(const CostModel& costs, Asking&
 
 Suggestions suggest(const CostModel& costs, const SuggestOptions& options) {
   Suggestions found;
-  const std::int64_t work = replays_in(options.budget);
+  const std::int64_t work = options.budget.replays();
   const auto ask = [&](auto& answer, std::int64_t most, const auto& search) {
     Asking asking(costs, options, most);
     answer = search(costs, asking);

@@ -9,12 +9,13 @@
 #include "baechi/base/cancel.h"
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/schedule/execution_order.h"
 
 namespace baechi {
 
 struct SuggestOptions {
-  double budget = 1.0;  // as PlanRequest's: at most half of it is for devices, the rest for memory
+  Budget budget;  // at most half of it is for devices, the rest for memory
   ExecutionOrder order = ExecutionOrder::kPlanned;
   const CancelFlag* cancel = nullptr;
 };

@@ -64,9 +64,8 @@ void of_any_second_runs(Unplaceable& answer, bool cannot_fit, bool all) {
   answer.proved = answer.proved && cannot_fit;
 }
 
-Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
+Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster, Recompute recompute,
                             const PlanRequest& request, PlanTimes* times) {
-  check_recompute(request);
   RecomputePlanning planning(graph, cluster, request);
   if (!planning.any()) {
     Recomputed made{std::nullopt, planning.plan_without(times)};
@@ -76,7 +75,7 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
       planning.suggest(std::get<Unplaceable>(made.result));
     return made;
   }
-  if (request.recompute == Recompute::kAll) {
+  if (recompute == Recompute::kAll) {
     Recomputed made = planning.plan_all(times);
     if (Plan* plan = std::get_if<Plan>(&made.result)) {
       const auto faults = check_recomputation(graph, *made.graph, plan->recomputed);
@@ -123,9 +122,8 @@ Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
 
 std::optional<Time> step_with_recomputation(const OpGraph& graph, const Cluster& cluster,
                                             const PlanRequest& request) {
-  PlanRequest asked = request;
+  PlanRequest asked = request.within(request.budget.part(0.5));
   asked.method = "auto";
-  asked.budget = request.budget / 2;
   RecomputePlanning planning(graph, cluster, asked);
   if (!planning.any()) return std::nullopt;
   const std::optional<RecomputePlan> found = planning.find(nullptr);

@@ -14,12 +14,11 @@
 
 namespace baechi {
 
-// A step of one micro-batch, as request.recompute asks. With kAuto it fits where make_plan() finds
+// A step of one micro-batch with second runs: kAuto or kAll. With kAuto it fits where make_plan() finds
 // something that does. Where memory makes the step longer, plans without second runs and those with
 // them share the budget, and the shortest step is taken. Bounds hold for plans with any second runs.
-// Throws InputError as make_plan() does, and for what second runs are not for: another order than
-// the planned one, an expert's placement, `robust`.
-Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster,
+// Throws InputError as make_plan() does.
+Recomputed plan_recomputing(const OpGraph& graph, const Cluster& cluster, Recompute recompute,
                             const PlanRequest& request, PlanTimes* times = nullptr);
 
 // The step that kAuto finds where nothing fits without, cheaply; nothing if it finds none.

@@ -13,8 +13,8 @@
 #include "baechi/plan/fit/suggestions.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/recompute/ample_memory.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/methods.h"
-#include "baechi/plan/request/shares.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/execution_simulator.h"
 
@@ -52,10 +52,8 @@ RecomputePlanning::RecomputePlanning(const OpGraph& graph, const Cluster& cluste
       request_(request),
       runs_(graph),
       room_(roomier(costs_, std::nullopt)),
-      budget_(request_, no_fallbacks_),
-      search_(costs_, runs_, request_, budget_.replays(kChoices)),
+      search_(costs_, runs_, request_, request_.budget.part(kChoices).replays()),
       order_(request.place.order) {
-  request_.recompute = Recompute::kNone;
   request_.place.order = ExecutionOrder::kPlanned;  // which to run again is searched for in it
 }
 
@@ -65,17 +63,13 @@ bool RecomputePlanning::is_large() const { return costs_.graph().num_ops() > kMo
 
 bool RecomputePlanning::searches() const { return placers_of(request_.method).size() > 1; }
 
-PlanRequest RecomputePlanning::quick(double budget) const {
-  PlanRequest request = request_;
-  request.budget = budget;
-  request.bounds = false;
-  request.suggest = false;
-  return request;
+PlanRequest RecomputePlanning::quick(double share) const {
+  return request_.within(request_.budget.part(share));
 }
 
 PlanResult RecomputePlanning::quick_start(const CostModel& costs, bool fits) const {
-  PlanRequest request = quick(request_.budget * (fits ? kStarts : kStartsOfUnfit));
-  request.budget_to_fit = request_.budget * (fits ? kStarts : kToFit);
+  PlanRequest request = quick(fits ? kStarts : kStartsOfUnfit);
+  request.budget_to_fit = request_.budget.part(fits ? kStarts : kToFit);
   if (!searches() || !is_large()) return make_plan(costs, request);
   request.method = "partition";
   PlanResult divided = make_plan(costs, request);
@@ -96,7 +90,7 @@ std::vector<Recomputation> RecomputePlanning::whole_regions() const {
 
 void RecomputePlanning::suggest(Unplaceable& answer) const {
   if (!request_.suggest) return;
-  const SuggestOptions options{.budget = request_.budget * Share::kAdvice / (any() ? 2 : 1),
+  const SuggestOptions options{.budget = request_.budget.part(Share::kAdvice / (any() ? 2 : 1)),
                                .cancel = request_.place.cancel};
   const auto take = [&](const CostModel& costs) {
     const auto take_smaller = [](auto& known, const auto& other) {
@@ -118,8 +112,7 @@ std::vector<NamedBound> RecomputePlanning::bounds() const {
 }
 
 const Plan* RecomputePlanning::with_ample_memory() {
-  if (!easy_.has_value())
-    easy_ = make_plan(CostModel(costs_.graph(), room_), quick(request_.budget * kAmple));
+  if (!easy_.has_value()) easy_ = make_plan(CostModel(costs_.graph(), room_), quick(kAmple));
   return std::get_if<Plan>(&*easy_);
 }
 
@@ -136,8 +129,7 @@ std::optional<RecomputePlan> RecomputePlanning::all(bool fits) {
   plan.again = whole_regions();
   plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), plan.again));
   const CostModel costs(*plan.graph, costs_.cluster());
-  PlanResult result =
-      is_few() ? make_plan(costs, quick(request_.budget)) : quick_start(costs, fits);
+  PlanResult result = is_few() ? make_plan(costs, quick(1)) : quick_start(costs, fits);
   auto* made = std::get_if<Plan>(&result);
   if (made == nullptr) return std::nullopt;
   // Operators that take no time may run in an order that cannot be read off the schedule: the order
@@ -170,7 +162,7 @@ std::optional<RecomputePlan> RecomputePlanning::in_program_order(const IdVector<
   if (plan.again.empty()) return std::nullopt;
   plan.graph = std::make_shared<const OpGraph>(recomputing(costs_.graph(), plan.again));
   const CostModel costs(*plan.graph, costs_.cluster());
-  PlanRequest request = quick(request_.budget * kChoices);
+  PlanRequest request = quick(kChoices);
   request.place.order = order_;
   const PlanResult result = make_plan(costs, request);
   if (const auto* made = std::get_if<Plan>(&result)) {
@@ -219,7 +211,7 @@ bool RecomputePlanning::memory_costs(const Plan& without) {
   if (is_longer(without)) return true;
   // All of the budget may end with a shorter plan than a small part of it does with ample memory,
   // and memory cost time nevertheless: so the same search, as short, with the memory that there is.
-  const PlanResult tight = make_plan(costs_, quick(request_.budget * kAmple));
+  const PlanResult tight = make_plan(costs_, quick(kAmple));
   const Plan* plan = std::get_if<Plan>(&tight);
   return plan == nullptr || is_longer(*plan);
 }
@@ -264,15 +256,16 @@ void RecomputePlanning::improve(const Plan* without, std::vector<RecomputePlan>&
   for (int turn = 0; turn < turns; ++turn) {
     const Time before = shortest_of(found)->makespan;
     RecomputePlan plan = search_.improved(*shortest_of(found));
-    if (searches()) plan = search_.refined(std::move(plan), budget_.refinement(kRefining).work);
+    if (searches())
+      plan = search_.refined(std::move(plan), request_.budget.part(kRefining).refines());
     found.push_back(plan);
     if (auto fitted = search_.fit(search_.start_of(plan))) found.push_back(*std::move(fitted));
     if (shortest_of(found)->makespan >= before) break;
   }
   if (is_few() && searches())
     for (std::uint64_t i = 0; i < kWalks; ++i)
-      if (auto walked =
-              search_.walked(*shortest_of(found), budget_.replays(kWalk), request_.place.seed + i))
+      if (auto walked = search_.walked(*shortest_of(found), request_.budget.part(kWalk).replays(),
+                                       request_.place.seed + i))
         found.push_back(*std::move(walked));
   found.push_back(search_.improved(*shortest_of(found)));
 }

@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "baechi/cost/cost_model.h"
-#include "baechi/plan/fit/any_fit.h"
+#include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/answer.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/search/budget.h"
 
 namespace baechi {
 
@@ -47,7 +46,7 @@ class RecomputePlanning {
   bool is_few() const;
   bool is_large() const;
   bool searches() const;
-  PlanRequest quick(double budget) const;
+  PlanRequest quick(double share) const;
   // `fits`: something does without second runs.
   PlanResult quick_start(const CostModel& costs, bool fits) const;
   std::vector<Recomputation> whole_regions() const;
@@ -66,8 +65,6 @@ class RecomputePlanning {
   PlanRequest request_;
   const SecondRuns runs_;
   const Cluster room_;
-  const LastResort no_fallbacks_;
-  const Budget budget_;
   RecomputeSearch search_;
   const ExecutionOrder order_;      // that runs
   std::optional<PlanResult> easy_;  // with ample memory

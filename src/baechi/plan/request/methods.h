@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "baechi/place/placer.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 

@@ -72,7 +72,7 @@ struct ValueOf {
   }
 };
 
-Value value_of(const PlannerOption& option, PlanRequest request) {
+Value value_of(const PlannerOption& option, StepRequest request) {
   return std::visit(ValueOf{option}, option.field(request));
 }
 
@@ -115,7 +115,7 @@ bool takes(std::string_view method, const PlannerOption& option) {
 }
 
 std::string methods_that_take(const PlannerOption& option) {
-  PlanRequest request;
+  StepRequest request;
   std::vector<std::string> names;
   const OptionField methods = find_planner_option("method").field(request);
   for (const OneOf::Choice& method : std::get<OneOf>(methods).choices)
@@ -133,11 +133,11 @@ std::string listed(const std::vector<std::string>& names, std::string_view last)
 }
 
 std::string expected(const PlannerOption& option) {
-  PlanRequest request;
+  StepRequest request;
   return std::visit(Expected{option}, option.field(request));
 }
 
-std::string value_text(const PlannerOption& option, const PlanRequest& request) {
+std::string value_text(const PlannerOption& option, const StepRequest& request) {
   return value_of(option, request).text;
 }
 
@@ -146,7 +146,7 @@ void refuse_value(const PlannerOption& option, Entrance entrance, const std::str
 }
 
 std::string unexpected(const PlannerOption& option, const std::string& value) {
-  PlanRequest request;
+  StepRequest request;
   const OptionField field = option.field(request);
   std::vector<std::string> names;
   if (const auto* one = std::get_if<OneOf>(&field))
@@ -154,19 +154,19 @@ std::string unexpected(const PlannerOption& option, const std::string& value) {
   return "expected " + expected(option) + ", found '" + value + "'" + did_you_mean(value, names);
 }
 
-bool is_right(const PlannerOption& option, const PlanRequest& request) {
+bool is_right(const PlannerOption& option, const StepRequest& request) {
   return value_of(option, request).right;
 }
 
-void check_ranges(const PlanRequest& request) {
+void check_ranges(const StepRequest& request) {
   for (const PlannerOption& option : planner_options())
     if (!is_right(option, request))
       refuse_value(option, Entrance::kPython, value_text(option, request));
 }
 
-void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
-  const PlanRequest defaults;
-  PlanRequest any;
+void check_taken(const StepRequest& request, Taker taker, Entrance entrance) {
+  const StepRequest defaults;
+  StepRequest any;
   std::vector<std::string> taken;
   for (const PlannerOption& option : planner_options())
     if ((option.takers & taker) != 0) taken.push_back(spelled(option, entrance));
@@ -178,15 +178,16 @@ void check_taken(const PlanRequest& request, Taker taker, Entrance entrance) {
     const std::string found = (shown ? "'" + value + "' has" : "it has") + " no effect ";
     if ((option.takers & taker) == 0)
       throw InputError(name, found + "here: only " + listed(taken, " and ") + " have");
-    if (!takes(request.method, option))
-      throw InputError(name, found + "with method " + request.method + ": it is for " +
+    if (!takes(request.search.method, option))
+      throw InputError(name, found + "with method " + request.search.method + ": it is for " +
                                  methods_that_take(option));
   }
-  if (places_in_stages(request.method)) return;
-  const std::vector<const PlacerEntry*> placers = placers_of(request.method);
-  if (placers.size() == 1 && placers.front()->needs_expert && request.place.expert == nullptr)
+  if (places_in_stages(request.search.method)) return;
+  const std::vector<const PlacerEntry*> placers = placers_of(request.search.method);
+  if (placers.size() == 1 && placers.front()->needs_expert &&
+      request.search.place.expert == nullptr)
     throw InputError(spelled(find_planner_option("expert"), entrance),
-                     "method " + request.method + " needs a placement to follow");
+                     "method " + request.search.method + " needs a placement to follow");
 }
 
 }  // namespace baechi

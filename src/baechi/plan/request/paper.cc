@@ -83,11 +83,11 @@ constexpr PaperRule kRules[] = {
 // Which the paper decides, so that asking for another is a contradiction.
 constexpr std::string_view kDecided[] = {"lp", "lp_threshold", "complete_matching"};
 // Beyond it.
-constexpr std::string_view kBeyond[] = {"robust", "tidy", "micro_batches", "recompute",
-                                        "improvements"};
+constexpr std::string_view kBeyond[] = {"robust",    "tidy",      "micro_batches", "replicas",
+                                        "recompute", "residency", "improvements"};
 
 // Unless it has its default, or what the paper makes of it.
-void refuse(const PlanRequest& request, const PlanRequest& paper, std::string_view name,
+void refuse(const StepRequest& request, const StepRequest& paper, std::string_view name,
             const std::string& why) {
   const PlannerOption& option = find_planner_option(name);
   const std::string value = value_text(option, request);
@@ -115,16 +115,16 @@ std::vector<const PlacerEntry*> placers_of_the_paper(std::string_view method) {
   return placers;
 }
 
-PlanRequest as_the_paper(PlanRequest request) {
-  placers_of_the_paper(request.method);
-  PlanRequest paper;
-  for (const PaperRule& rule : kRules) rule.apply(paper);
+StepRequest as_the_paper(StepRequest request) {
+  placers_of_the_paper(request.search.method);
+  StepRequest paper;
+  for (const PaperRule& rule : kRules) rule.apply(paper.search);
   for (const std::string_view name : kDecided)
     refuse(request, paper, name, "with paper it is decided: leave out one of the two");
   for (const std::string_view name : kBeyond)
     refuse(request, paper, name, "it is beyond the paper: leave out one of the two");
-  for (const PaperRule& rule : kRules) rule.apply(request);
-  request.suggest = false;
+  for (const PaperRule& rule : kRules) rule.apply(request.search);
+  request.search.suggest = false;
   return request;
 }
 

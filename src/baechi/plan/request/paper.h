@@ -24,7 +24,7 @@ std::span<const PaperRule> paper_rules();
 // The request as the paper would have it, whose steps are single mini-batches: what
 // PlanRequest::paper stands for, resolved. Twice is as once. Throws OptionError for a method or an
 // option that is beyond the paper, or that it decides itself.
-PlanRequest as_the_paper(PlanRequest request);
+StepRequest as_the_paper(StepRequest request);
 
 // The placers that the method stands for: its own, or all three of the paper's for `auto`. Throws
 // OptionError for one that is neither the paper's nor a baseline.

@@ -55,13 +55,12 @@ OneOf one_of(Value& into, const Rows& rows) {
   return field;
 }
 
-OneOf second_runs(PlanRequest& request) {
-  OneOf field = one_of(request.recompute, kRecomputeNames);
-  for (OneOf::Choice& choice : field.choices)
-    choice.take = [take = choice.take, &request] {
-      take();
-      request.recompute_is_given = true;
-    };
+OneOf second_runs(std::optional<Recompute>& into) {
+  OneOf field;
+  for (const auto& [value, name, summary] : kRecomputeNames) {
+    field.choices.push_back({name, summary, [&into, value = value] { into = value; }});
+    if (value == into.value_or(Recompute::kNone)) field.now = name;
+  }
   return field;
 }
 
@@ -79,59 +78,60 @@ OneOf any_method(std::string& into) {
 constexpr unsigned kAllPlan = kPlaceTakes | kStudiesTake;
 
 constexpr std::array kOptions{
-    PlannerOption{.name = "method",
-                  .help = "How to place",
-                  .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return any_method(r.method); },
-                  .command_line = "-m,--method",
-                  .is_argument = true},
+    PlannerOption{
+        .name = "method",
+        .help = "How to place",
+        .takers = kAllPlan,
+        .field = [](StepRequest& r) -> OptionField { return any_method(r.search.method); },
+        .command_line = "-m,--method",
+        .is_argument = true},
     PlannerOption{.name = "optimize",
                   .help = "What the Graph Optimizer does first, for the paper's methods",
                   .takers = kAllPlan | kOptimizerTakes,
-                  .field = [](PlanRequest& r) -> OptionField {
-                    return one_of(r.optimize.level, optimize_levels());
+                  .field = [](StepRequest& r) -> OptionField {
+                    return one_of(r.search.optimize.level, optimize_levels());
                   }},
     PlannerOption{.name = "coplacement",
                   .help = "How the Graph Optimizer co-places",
                   .takers = kAllPlan | kOptimizerTakes,
-                  .field = [](PlanRequest& r) -> OptionField {
-                    return one_of(r.optimize.coplacement.rule, coplacement_rules());
+                  .field = [](StepRequest& r) -> OptionField {
+                    return one_of(r.search.optimize.coplacement.rule, coplacement_rules());
                   }},
     PlannerOption{.name = "paper",
                   .help = "follow the paper to the letter, for comparison; a plan that does not "
                           "fit is not repaired",
                   .takers = kAllPlan | kOptimizerTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.paper; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.paper; },
                   .command_line = "--paper"},
     PlannerOption{
         .name = "order",
         .help = "The order in which devices will run their operators; the plan is made for it",
         .takers = kAllPlan,
-        .field = [](PlanRequest& r) -> OptionField {
-          return one_of(r.place.order, execution_orders());
+        .field = [](StepRequest& r) -> OptionField {
+          return one_of(r.search.place.order, execution_orders());
         }},
     PlannerOption{
         .name = "budget",
         .help = "How long auto and refine may search; 0s: the first plan that fits. It stands "
                 "for an amount of work, so equal input gives an equal plan",
         .takers = kAllPlan,
-        .field = [](PlanRequest& r) -> OptionField { return Seconds{&r.budget}; },
+        .field = [](StepRequest& r) -> OptionField { return Seconds{&r.search.budget.seconds}; },
         .most = 1e6},
     PlannerOption{.name = "threads",
                   .help = "Threads of the search; they change how long it takes, not the plan",
                   .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.threads; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.threads; },
                   .least = 1,
                   .most = 1024},
     PlannerOption{.name = "seed",
                   .help = "Seed for every random choice",
                   .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.place.seed; }},
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.place.seed; }},
     PlannerOption{.name = "lp",
                   .help = "How m-sct finds favorite children",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField {
-                    return one_of(r.place.favorites, kFavoriteMethods);
+                  .field = [](StepRequest& r) -> OptionField {
+                    return one_of(r.search.place.favorites, kFavoriteMethods);
                   },
                   .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
     PlannerOption{
@@ -139,7 +139,7 @@ constexpr std::array kOptions{
         .help =
             "With approx or exact, a child whose variable is below this is a favorite (paper: 0.1)",
         .takers = kPlaceTakes,
-        .field = [](PlanRequest& r) -> OptionField { return &r.place.lp_threshold; },
+        .field = [](StepRequest& r) -> OptionField { return &r.search.place.lp_threshold; },
         .least = 0,
         .most = 0.5,  // at most one child of an operator has a variable below one half
         .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; }},
@@ -148,7 +148,7 @@ constexpr std::array kOptions{
         .help =
             "match operators that rounding leaves without a favorite child, with approx or exact",
         .takers = kPlaceTakes,
-        .field = [](PlanRequest& r) -> OptionField { return &r.place.complete_matching; },
+        .field = [](StepRequest& r) -> OptionField { return &r.search.place.complete_matching; },
         .taken_by = [](const PlacerEntry& placer) { return placer.favorite_children; },
         .command_line = "--no-completion"},
     PlannerOption{
@@ -157,13 +157,13 @@ constexpr std::array kOptions{
             "A placement for method expert to follow, for gpipe, 1f1b and zb-h1 to take as stages, "
             "and for method all to show",
         .takers = kPlaceTakes,
-        .field = [](PlanRequest& r) -> OptionField { return &r.place.expert; },
+        .field = [](StepRequest& r) -> OptionField { return &r.search.place.expert; },
         .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
     PlannerOption{.name = "robust",
                   .help = "Of the methods' plans, take the one whose worst step is shortest when "
                           "costs are wrong by up to this part",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.robust; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.robust; },
                   .least = 0,
                   .most = 1,
                   .implied = "20%"},
@@ -171,7 +171,7 @@ constexpr std::array kOptions{
                   .help = "let the step grow by up to 0.3%, not 0.05%, to move small islands of "
                           "operators to a neighbour's device",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.tidy; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.tidy; },
                   .of_search = true,
                   .command_line = "--tidy"},
     PlannerOption{.name = "micro_batches",
@@ -179,13 +179,13 @@ constexpr std::array kOptions{
                           "with a mini-batch, an equal part of the mini-batch. Of several numbers, "
                           "and of those that auto tries, the plan has the fastest",
                   .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.micro_batches; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.micro_batches; },
                   .least = 1,
                   .most = 4096},
     PlannerOption{.name = "mini_batch",
                   .help = "Samples per step, in all its micro-batches together",
                   .takers = kAllPlan,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.mini_batch; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.mini_batch; },
                   .least = 1,
                   .most = 1e12},
     PlannerOption{.name = "replicas",
@@ -194,7 +194,7 @@ constexpr std::array kOptions{
                       "micro-batches of a step and reduce the gradients. Of several numbers, or "
                       "with auto of those that divide the micro-batches, the best plan found wins",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.replicas; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.replicas; },
                   .least = 1,
                   .most = 1024},
     PlannerOption{
@@ -203,26 +203,26 @@ constexpr std::array kOptions{
             "Which operators of the forward pass run a second time for the backward pass, so that "
             "memory need not hold their results (default with residency auto: auto)",
         .takers = kPlaceTakes,
-        .field = [](PlanRequest& r) -> OptionField { return second_runs(r); }},
+        .field = [](StepRequest& r) -> OptionField { return second_runs(r.recompute); }},
     PlannerOption{
         .name = "residency",
         .help = "Which tensors are in the host's memory while no device needs them: weights, "
                 "optimizer state, and results that the backward pass reads",
         .takers = kPlaceTakes,
-        .field = [](PlanRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
+        .field = [](StepRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
     PlannerOption{.name = "improvements",
                   .help = "record in the plan when and how the search found each shorter step",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.improvements; },
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.improvements; },
                   .command_line = "--improvements"},
     PlannerOption{.name = "bounds",
                   .help = "compute lower bounds and the gap",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.bounds; }},
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.bounds; }},
     PlannerOption{.name = "suggest",
                   .help = "search for what would make a plan fit if none does",
                   .takers = kPlaceTakes,
-                  .field = [](PlanRequest& r) -> OptionField { return &r.suggest; }},
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.suggest; }},
 };
 
 }  // namespace
@@ -239,7 +239,7 @@ std::string command_line_names(const PlannerOption& option) {
   if (!option.command_line.empty()) return std::string(option.command_line);
   std::string name(option.name);
   std::ranges::replace(name, '_', '-');
-  PlanRequest request;
+  StepRequest request;
   return (std::holds_alternative<bool*>(option.field(request)) ? "--no-" : "--") + name;
 }
 

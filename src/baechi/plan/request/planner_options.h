@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of the planner, a row each: what it may be, its help and who takes it; its default is
-// that of PlanRequest's member. The command line, the Python package and the help of both are made
+// that of a request's member. The command line, the Python package and the help of both are made
 // of these rows, and requests are checked by them. Beyond the paper.
 #pragma once
 
@@ -51,7 +51,7 @@ struct PlannerOption {
   std::string_view name;  // of the keyword in Python; dashes for the command line
   std::string_view help;  // what it is, or what it does if it can be switched off
   unsigned takers = 0;
-  OptionField (*field)(PlanRequest&) = nullptr;
+  OptionField (*field)(StepRequest&) = nullptr;
   double least = 0, most = 0;                             // of numbers; seeds may be anything
   bool (*taken_by)(const PlacerEntry& placer) = nullptr;  // absent: by every method
   bool of_search = false;              // by methods that search on from others' plans alone

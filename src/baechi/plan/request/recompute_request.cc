@@ -27,9 +27,9 @@ std::string why_no_recompute(const PlanRequest& request) {
   return "";
 }
 
-void check_recompute(const PlanRequest& request) {
-  if (request.recompute == Recompute::kNone) return;
-  if (const std::string why = why_no_recompute(request); !why.empty())
+void check_recompute(const StepRequest& request) {
+  if (request.second_runs() == Recompute::kNone) return;
+  if (const std::string why = why_no_recompute(request.search); !why.empty())
     throw OptionError("recompute", why);
 }
 

@@ -13,7 +13,7 @@ namespace baechi {
 std::string nothing_to_repeat(const OpGraph& graph);
 
 // Throws InputError where the request asks for second runs along with what they are not for.
-void check_recompute(const PlanRequest& request);
+void check_recompute(const StepRequest& request);
 // Why it would, if it asked for them; empty: it would not.
 std::string why_no_recompute(const PlanRequest& request);
 

@@ -11,4 +11,12 @@ std::string SearchNews::in_words() const {
   return words;
 }
 
+PlanRequest PlanRequest::within(Budget part) const {
+  PlanRequest request = *this;
+  request.budget = part;
+  request.improvements = request.bounds = request.suggest = false;
+  request.watch = nullptr;
+  return request;
+}
+
 }  // namespace baechi

@@ -192,12 +192,10 @@ class LayOut {
 };
 
 // The request for a window.
-PlanRequest for_window(const PeriodOptions& options, double budget) {
-  PlanRequest request = options.request;
+PlanRequest for_window(const PeriodOptions& options, Budget budget) {
+  PlanRequest request = options.request.within(budget);
   request.method = "auto";
-  request.budget = budget;
   request.place.expert = nullptr;
-  request.watch = nullptr;
   return request;
 }
 
@@ -218,7 +216,7 @@ std::vector<std::span<const Pattern>> rounds(const std::vector<Pattern>& pattern
 
 // What planning the window gives, over all periods.
 std::vector<Placement> laid_out(const LayOut& lay_out, const Window& window, const Placement& base,
-                                double budget, const PeriodOptions& options) {
+                                Budget budget, const PeriodOptions& options) {
   std::vector<Placement> result;
   const std::optional<Placement> planned =
       options.place_window(window.costs(), for_window(options, budget));
@@ -249,7 +247,8 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
   for (const Repetition& repetition : repetitions) {
     ShortestLayout shortest;
     const auto share = [&](const Periods& attempt) {
-      return options.budget * attempt.part / static_cast<double>(repetitions.size());
+      return Budget(options.budget.seconds * attempt.part /
+                    static_cast<double>(repetitions.size()));
     };
     // Windows say nothing to each other: threads share them out.
     const auto plan = [&](std::span<const Periods> attempts) {
@@ -265,7 +264,7 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
                         request);
       });
       for (std::size_t i = 0; i < attempts.size(); ++i) {
-        if (planned[i].asked) result.spent += share(attempts[i]);
+        if (planned[i].asked) result.spent.seconds += share(attempts[i]).seconds;
         shortest.add(planned[i].shortest);
       }
     };

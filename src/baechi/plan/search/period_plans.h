@@ -25,7 +25,7 @@ using PlaceWindow = std::optional<Placement> (*)(const CostModel& costs,
                                                  const PlanRequest& request);
 
 struct PeriodOptions {
-  double budget = 0;           // for planning periods, in seconds as PlanRequest has them
+  Budget budget;               // for planning periods
   const PlanRequest& request;  // what is placed and how
   PlaceWindow place_window;
   std::function<bool()> must_stop;
@@ -33,7 +33,7 @@ struct PeriodOptions {
 
 struct PeriodPlans {
   std::vector<PlacedGraph> plans;
-  double spent = 0;  // of the budget: all of it, unless there was no point in it
+  Budget spent = 0;  // of the budget: all of it, unless there was no point in it
 };
 
 // The best plan that fits of each repetition, on top of that of the repetitions before it. What is

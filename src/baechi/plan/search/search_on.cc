@@ -12,7 +12,7 @@
 #include "baechi/place/partition/partition.h"
 #include "baechi/plan/attempt/improvements.h"
 #include "baechi/plan/fit/fit_walk.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/search/refine.h"
 #include "baechi/plan/search/restarts.h"
 
@@ -40,7 +40,7 @@ struct Searched {
 
 // One search: how long, and what is added to the request's seed.
 struct Part {
-  double seconds = 0;
+  Budget budget = 0;
   std::uint64_t seed = 0;
 };
 
@@ -48,7 +48,8 @@ struct Part {
 class SearchOn {
  public:
   SearchOn(const Problem& problem, const PlanRequest& request, const Searched& searched,
-           const Budget& budget, const Part& part, const Attempt& start, PlaceWindow place_window)
+           const Spending& spending, const Part& part, const Attempt& start,
+           PlaceWindow place_window)
       : problem_(problem),
         request_(request),
         seed_(request.place.seed + part.seed),
@@ -56,7 +57,7 @@ class SearchOn {
         repetitions_(searched.repetitions),
         levels_(searched.levels),
         images_(searched.images),
-        budget_(budget, part.seconds),
+        spending_(spending, part.budget),
         best_(start) {}
 
   void run() {
@@ -74,19 +75,19 @@ class SearchOn {
 
   const Attempt& best() const { return best_; }
   std::vector<PlacedGraph>& ends() { return ends_; }
-  bool stopped_early() const { return budget_.stopped_early(); }
+  bool stopped_early() const { return spending_.stopped_early(); }
 
  private:
   // What repeats is planned once; the other searches share what is left.
   void plan_periods() {
     if (repetitions_.empty()) return;
-    const double budget = budget_.seconds(Share::kPeriods);
+    const Budget budget = spending_.left().part(Share::kPeriods);
     const PeriodPlans found = plans_by_period(
         problem_.costs, problem_.units, repetitions_, *best_.placed,
         {.budget = budget, .request = request_, .place_window = place_window_, .must_stop = [this] {
-           return budget_.is_over();
+           return spending_.is_over();
          }});
-    others_ -= Share::kPeriods * found.spent / budget;
+    others_ -= Share::kPeriods * found.spent.seconds / budget.seconds;
     for (const PlacedGraph& placed : found.plans) offer(placed, "refine: periods");
   }
 
@@ -103,13 +104,13 @@ class SearchOn {
       PlaceOptions place = request_.place;
       place.seed = seed_;
       const Restarts found =
-          restarts(RestartOptions{.work = budget_.replays(share),
+          restarts(RestartOptions{.work = spending_.left().part(share).replays(),
                                   .place = place,
                                   .threads = request_.threads,
-                                  .must_stop = [this] { return budget_.is_over(); }});
+                                  .must_stop = [this] { return spending_.is_over(); }});
       for (const Restarts::Found& plan : found.plans)
         if (!plan.step.has_value() || *plan.step < best_.makespan) offer(plan.placed, by);
-      const auto all = static_cast<double>(std::max<std::int64_t>(budget_.replays(1), 1));
+      const auto all = static_cast<double>(std::max<std::int64_t>(spending_.left().replays(), 1));
       spend(part, static_cast<double>(found.work) / all);
     };
     further(
@@ -131,14 +132,14 @@ class SearchOn {
   void search_elsewhere() {
     constexpr std::uint64_t kStarts = 8;
     if (problem_.costs.graph().num_ops() > kSmallGraph) return;
-    RefineOptions effort = budget_.refinement(Share::kElsewhere / kStarts);
-    for (std::uint64_t i = 1; i <= kStarts && !budget_.is_over(); ++i) {
+    RefineOptions effort = spending_.refinement(Share::kElsewhere / kStarts);
+    for (std::uint64_t i = 1; i <= kStarts && !spending_.is_over(); ++i) {
       effort.seed = seed_ + i;
-      const FitWalked start =
-          walk_to_fit(problem_.costs, problem_.units,
-                      {.simulated_ops = budget_.replays(Share::kElsewhere / kStarts / 4),
-                       .seed = effort.seed,
-                       .order = request_.place.order});
+      const FitWalked start = walk_to_fit(
+          problem_.costs, problem_.units,
+          {.simulated_ops = spending_.left().part(Share::kElsewhere / kStarts / 4).replays(),
+           .seed = effort.seed,
+           .order = request_.place.order});
       if (!start.placed.has_value()) continue;
       PlacedGraph found = refine(problem_.costs, problem_.units, *start.placed, effort).placed;
       offer(found, "refine: elsewhere");
@@ -149,12 +150,12 @@ class SearchOn {
   // By moves of `units`, from the best plan.
   void search_by(const Units& units, double part, const char* name) {
     const double share = share_of(part);
-    RefineOptions effort = budget_.refinement(share);
+    RefineOptions effort = spending_.refinement(share);
     effort.seed = seed_;
     effort.on_better = [&](Time step) { tell(request_, step, name); };
     if (images_.has_value()) effort.images = &*images_;
     const Refined found = refine(problem_.costs, units, *best_.placed, effort);
-    budget_.note_stop(found.stopped_early);
+    spending_.note_stop(found.stopped_early);
     offer(found.placed, name);
     ends_.push_back(found.placed);
     spend(part, share);
@@ -178,7 +179,7 @@ class SearchOn {
   const std::vector<Repetition>& repetitions_;
   const std::vector<IdVector<OpId, std::uint32_t>>& levels_;
   const std::optional<Images>& images_;
-  Budget budget_;
+  Spending spending_;
   Attempt best_;
   double others_ = 1;      // of the budget: what is left for those that follow the periods,
   double parts_left_ = 1;  // and the sum of their parts
@@ -188,49 +189,50 @@ class SearchOn {
 // Where a search ends depends on its budget in many ways, and a longer one can end worse. So there
 // are some of shorter budgets, each as if it were the only one. On small graphs several with other
 // seeds end better than a longer one.
-std::vector<Part> parts_of(double budget, const SearchOnOptions& options, const OpGraph& graph) {
+std::vector<Part> parts_of(Budget budget, const SearchOnOptions& options, const OpGraph& graph) {
   constexpr double kLonger = 5, kTimes = 10;
   constexpr std::uint64_t kBetweenSeeds = 1'000;
   const bool is_small = graph.num_ops() <= kSmallGraph;
   std::vector<Part> parts;
   double seconds = options.first;
-  const double longest = is_small ? std::min(budget, options.of_small) : budget;
+  const double longest = is_small ? std::min(budget.seconds, options.of_small) : budget.seconds;
   while (seconds * kLonger <= longest) {
-    parts.push_back({.seconds = seconds});
+    parts.push_back({.budget = seconds});
     seconds *= kTimes;
   }
   std::uint64_t seed = 0;
-  while (is_small && budget >= 2 * options.of_small) {
-    parts.push_back({.seconds = options.of_small, .seed = seed});
-    budget -= options.of_small;
+  while (is_small && budget.seconds >= 2 * options.of_small) {
+    parts.push_back({.budget = options.of_small, .seed = seed});
+    budget.spend(options.of_small);
     seed += kBetweenSeeds;
   }
-  parts.push_back({.seconds = budget, .seed = seed});
+  parts.push_back({.budget = budget, .seed = seed});
   return parts;
 }
 
 }  // namespace
 
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best, const SearchOnOptions& options) {
+                                  Spending& spending, Attempt& best,
+                                  const SearchOnOptions& options) {
   const Crew crew(request.threads);
-  budget.start_clock();
+  spending.start_clock();
   const Searched searched(problem, request);
-  const std::vector<Part> divided = parts_of(budget.all_seconds(), options, problem.costs.graph());
+  const std::vector<Part> divided = parts_of(spending.all(), options, problem.costs.graph());
   const Attempt start = best;
   std::vector<std::optional<SearchOn>> searches(divided.size());
   parallel_for(divided.size(), request.threads, [&](std::size_t i) {
-    if (i > 0 && budget.is_over()) return;
+    if (i > 0 && spending.is_over()) return;
     searches[i]
-        .emplace(problem, request, searched, budget, divided[i], start, options.place_window)
+        .emplace(problem, request, searched, spending, divided[i], start, options.place_window)
         .run();
   });
   std::vector<SearchPart> parts;
   for (std::size_t i = 0; i < divided.size(); ++i) {
     if (!searches[i].has_value()) continue;
-    budget.note_stop(searches[i]->stopped_early());
+    spending.note_stop(searches[i]->stopped_early());
     if (searches[i]->best().makespan < best.makespan) best = searches[i]->best();
-    parts.push_back({divided[i].seconds, std::move(searches[i]->ends()), *best.placed});
+    parts.push_back({divided[i].budget, std::move(searches[i]->ends()), *best.placed});
   }
   return parts;
 }

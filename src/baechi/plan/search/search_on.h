@@ -7,15 +7,15 @@
 
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/search/budget.h"
 #include "baechi/plan/search/period_plans.h"
+#include "baechi/plan/search/spending.h"
 #include "baechi/schedule/schedule.h"
 
 namespace baechi {
 
 // A search with a part of the budget, where its local searches ended, and the best plan by then.
 struct SearchPart {
-  double seconds = 0;
+  Budget budget = 0;
   std::vector<PlacedGraph> ends = {};
   PlacedGraph best = {};
 };
@@ -30,8 +30,9 @@ struct SearchOnOptions {
 // 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
 // are up to two ninths more work: the plan is no longer than any of theirs. A small graph has as
 // many searches of `of_small` seconds as the budget allows, the last one up to twice as long.
-// Starts the budget's clock.
+// Starts the clock.
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
-                                  Budget& budget, Attempt& best, const SearchOnOptions& options);
+                                  Spending& spending, Attempt& best,
+                                  const SearchOnOptions& options);
 
 }  // namespace baechi

@@ -61,9 +61,7 @@ class Choices {
         costs_(graph, cluster),
         request_(request),
         runs_(graph),
-        search_(costs_, runs_, request_, 0) {
-    request_.recompute = Recompute::kNone;
-  }
+        search_(costs_, runs_, request_, 0) {}
 
   bool any() const { return runs_.any() && why_not().empty(); }
   // Second runs name their forward operators, and where none did, that would tell updates apart.
@@ -81,15 +79,15 @@ class Choices {
 
   Made without() const {
     Made made{unroll(graph_, micro_batches_), Plan{}};
-    made.result = plan_step(graph_, made.step, costs_.cluster(), quiet(1));
+    made.result = plan_step(graph_, made.step, costs_.cluster(), watched(1));
     return made;
   }
   // What a step takes where memory costs nothing.
   std::optional<Time> with_ample_memory(const Unrolled& step) const {
     const Cluster ample = roomier(CostModel(step.graph, costs_.cluster()), std::nullopt);
-    PlanRequest request = quiet(kForATry);
-    request.watch = nullptr;  // no such step is to be had
-    const PlanResult result = plan_step(graph_, step, ample, request);
+    // Nobody is told: no such step is to be had.
+    const PlanResult result =
+        plan_step(graph_, step, ample, request_.within(request_.budget.part(kForATry)));
     const Plan* plan = std::get_if<Plan>(&result);
     return plan != nullptr ? std::optional(plan->makespan()) : std::nullopt;
   }
@@ -101,7 +99,7 @@ class Choices {
     const std::vector<std::string> faults = check_recomputation(graph_, one, again);
     BAECHI_ASSERT(faults.empty(), ("second runs broke a rule: " + faults.front()).c_str());
     Made made{unroll(one, micro_batches_), Plan{}};
-    made.result = plan_step(one, made.step, costs_.cluster(), quiet(part));
+    made.result = plan_step(one, made.step, costs_.cluster(), watched(part));
     if (Plan* plan = std::get_if<Plan>(&made.result)) {
       plan->recomputed = std::move(again);
       if (!plan->recomputed.empty())
@@ -124,18 +122,16 @@ class Choices {
   }
 
  private:
-  PlanRequest quiet(double part) const {
-    PlanRequest request = request_;
-    request.budget *= part;
-    request.bounds = false;
-    request.suggest = false;
+  PlanRequest watched(double part) const {
+    PlanRequest request = request_.within(request_.budget.part(part));
+    request.watch = request_.watch;
     return request;
   }
 
   const OpGraph& graph_;
   const std::uint32_t micro_batches_;
   const CostModel costs_;
-  PlanRequest request_;
+  const PlanRequest request_;
   const SecondRuns runs_;
   const RecomputeSearch search_;
 };
@@ -223,17 +219,17 @@ Made chosen_by_auto(const Choices& choices, Made without, bool first_that_fits) 
 }  // namespace
 
 StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                                const PlanRequest& request) {
+                                Recompute recompute, const PlanRequest& request) {
   std::optional<Made> made;
   {
     const Choices choices(graph, micro_batches, cluster, request);
-    const bool all = request.recompute == Recompute::kAll;
+    const bool all = recompute == Recompute::kAll;
     if (!choices.any())
       made = choices.without();
     else if (all)
       made = choices.with(choices.all(), 1);
     else
-      made = chosen_by_auto(choices, choices.without(), request.budget == 0);
+      made = chosen_by_auto(choices, choices.without(), request.budget.none());
     if (Plan* found = std::get_if<Plan>(&made->result)) {
       found->bounds = choices.bounds();
       if (!choices.any()) found->notes.push_back(choices.why_not());

@@ -15,11 +15,10 @@
 
 namespace baechi {
 
-// As request.recompute asks, each choice of second runs being planned by plan_step(). With kAuto the
-// step is never longer than without. Bounds hold for steps with any second runs. When asked to stop
+// With kAuto or kAll, each choice of second runs being planned by plan_step(). With kAuto the step is never longer than without. Bounds hold for steps with any second runs. When asked to stop
 // it is the best of what was planned until then.
 StepPlan plan_recomputing_steps(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                                const PlanRequest& request);
+                                Recompute recompute, const PlanRequest& request);
 
 // The step with whole regions repeated, where nothing fits without; nothing if that is none either.
 std::optional<Time> step_with_recomputation(const OpGraph& graph, std::uint32_t micro_batches,

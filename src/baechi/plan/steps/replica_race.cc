@@ -10,7 +10,7 @@
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/replicas.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 namespace {
@@ -32,7 +32,7 @@ struct RaceRound {
   std::int64_t behind;
 };
 constexpr RaceRound kFurtherRounds[] = {{0.1, 12}, {0.1, 5}};
-constexpr std::int64_t kOneIsNear = 12, kHopeless = 25;  // percent
+constexpr std::int64_t kOneIsNear = 12, kHopelessReplicas = 25;  // percent
 constexpr double kTimesAsMuch = 2;                       // as before; less would find the same
 
 }  // namespace
@@ -44,14 +44,15 @@ std::string in_replicas(std::uint32_t replicas) {
 Time ReplicaRace::MadeOf::of_one() const { return std::get<Plan>(plan.result).makespan(); }
 
 ReplicaRace::ReplicaRace(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-                         const PlanRequest& request, const PlanWithoutReplicas& plan)
+                         const StepRequest& request, const PlanWithoutReplicas& plan)
     : graph_(graph),
       micro_batches_(micro_batches),
       cluster_(cluster),
       request_(request),
       plan_(plan),
-      left_(request.budget - kOfChosen * num_ops(1) / kReplaysPerSecond) {
+      left_(request.search.budget) {
   request_.replicas.reset();
+  left_.spend(Budget::of_replays(kOfChosen * num_ops(1)));
 }
 
 void ReplicaRace::enter(std::uint32_t count) {
@@ -112,7 +113,7 @@ void ReplicaRace::run() {
     for (Entrant& entrant : entrants_)
       if (entrant.count == 1 && is_near(entrant, kOneIsNear) && may_win(entrant))
         plan_as_without(entrant);
-    play(left_ / request_.budget, 0);
+    play(left_.seconds / request_.search.budget.seconds, 0);
   } catch (const Cancelled&) {  // anytime: what was found before stays
     if (in_front() == nullptr) throw;
     stopped_ = true;
@@ -125,14 +126,15 @@ void ReplicaRace::play(double part, std::optional<std::int64_t> behind) {
     if (!behind.has_value() || (is_near(entrant, *behind) && may_win(entrant)))
       all.push_back(&entrant);
   if (behind.value_or(0) > 0 && all.size() < 2) return;
-  const double each = request_.budget * part / static_cast<double>(all.size());
+  const Budget each = request_.search.budget.part(part).seconds / static_cast<double>(all.size());
   for (Entrant* entrant : all)
-    if (may_win(*entrant) && each >= kTimesAsMuch * entrant->had) try_entrant(*entrant, each);
+    if (may_win(*entrant) && each.seconds >= kTimesAsMuch * entrant->had.seconds)
+      try_entrant(*entrant, each);
 }
 
 void ReplicaRace::plan_as_without(Entrant& entrant) {
-  left_ -= request_.budget;
-  entrant.had = request_.budget;
+  left_.spend(request_.search.budget);
+  entrant.had = request_.search.budget;
   StepPlan plan = plan_(recosted(graph_, {}), micro_batches_, cluster_, request_);
   const auto* found = std::get_if<Plan>(&plan.result);
   if (found == nullptr || found->makespan() > *entrant.step) return;
@@ -140,47 +142,47 @@ void ReplicaRace::plan_as_without(Entrant& entrant) {
   entrant.made->plan = std::move(plan);
 }
 
-void ReplicaRace::try_entrant(Entrant& entrant, double part) {
-  throw_if_cancelled(request_.place.cancel);
-  double left = part;
+void ReplicaRace::try_entrant(Entrant& entrant, Budget part) {
+  throw_if_cancelled(request_.search.place.cancel);
+  Budget left = part;
   double of_plan = 1;
   if (entrant.count > 1)
-    of_plan = part * (kOfBoth - kOfPlan) * kReplaysPerSecond <
+    of_plan = part.part(kOfBoth - kOfPlan).seconds * Budget::kReplaysPerSecond <
                       kFewTried * OnAllSets::kWorkOfTried * num_ops(1)
                   ? kOfLargePlan
                   : kOfPlan;
-  entrant.had = std::max(part, kOfGoodPlan * num_ops(entrant.count) / kReplaysPerSecond / of_plan);
-  for (int i = 0; i < kPlansOfOne; ++i, left *= 1 - kOfBoth) {
-    std::unique_ptr<MadeOf> made = plan_one(entrant, left * of_plan);
+  entrant.had = std::max(
+      part.seconds, Budget::of_replays(kOfGoodPlan * num_ops(entrant.count)).seconds / of_plan);
+  for (int i = 0; i < kPlansOfOne; ++i, left = left.part(1 - kOfBoth)) {
+    std::unique_ptr<MadeOf> made = plan_one(entrant, left.part(of_plan));
     if (made == nullptr ||
-        put_on_all_sets(entrant, std::move(made), left * (kOfBoth - of_plan) * kReplaysPerSecond))
+        put_on_all_sets(entrant, std::move(made),
+                        left.part(kOfBoth - of_plan).seconds * Budget::kReplaysPerSecond))
       return;
   }
 }
 
-std::unique_ptr<ReplicaRace::MadeOf> ReplicaRace::plan_one(Entrant& entrant, double budget) {
+std::unique_ptr<ReplicaRace::MadeOf> ReplicaRace::plan_one(Entrant& entrant, Budget budget) {
   const double ops = num_ops(entrant.count);
-  PlanRequest request = request_;
-  request.bounds = false;
-  request.suggest = false;
-  request.watch = nullptr;
-  request.budget = std::max(budget, kOfGoodPlan * ops / kReplaysPerSecond);
+  StepRequest step = request_;
+  PlanRequest& request = step.search;
+  request = request.within(std::max(budget.seconds, Budget::of_replays(kOfGoodPlan * ops).seconds));
   // Where all methods would exceed the budget, that which is best for large steps.
-  if (request_.method == "auto" && micro_batches_ > entrant.count &&
-      kOfAllMethods * ops > request.budget * kReplaysPerSecond)
+  if (request_.search.method == "auto" && micro_batches_ > entrant.count &&
+      kOfAllMethods * ops > request.budget.seconds * Budget::kReplaysPerSecond)
     request.method = "pipeline";
   const Cluster devices =
       entrant.count > 1 ? cluster_of_one(cluster_, entrant.sets, entrant.less) : cluster_;
-  for (const std::string& method : {request.method, request_.method}) {
+  for (const std::string& method : {request.method, request_.search.method}) {
     request.method = method;
-    left_ -= std::max(request.budget, kOfFirstPlan * ops / kReplaysPerSecond);
-    StepPlan plan = plan_(recosted(graph_, {}), micro_batches_ / entrant.count, devices, request);
+    left_.spend(std::max(request.budget.seconds, Budget::of_replays(kOfFirstPlan * ops).seconds));
+    StepPlan plan = plan_(recosted(graph_, {}), micro_batches_ / entrant.count, devices, step);
     if (const auto* found = std::get_if<Plan>(&plan.result)) {
       OpGraph one = recomputing(graph_, found->recomputed);
       return std::make_unique<MadeOf>(MadeOf{std::move(one), std::move(plan)});
     }
     if (entrant.less == Bytes(0)) entrant.reason = std::get<Unplaceable>(plan.result).reason;
-    if (method == request_.method || in_front() != nullptr) break;
+    if (method == request_.search.method || in_front() != nullptr) break;
   }
   return nullptr;
 }
@@ -192,13 +194,13 @@ bool ReplicaRace::put_on_all_sets(Entrant& entrant, std::unique_ptr<MadeOf> made
   if (entrant.count > 1) {
     const std::optional<Time> known = best == nullptr ? std::nullopt : best->step;
     std::optional<Time> hopeless;
-    if (known.has_value()) hopeless = *known + Time(known->count() / 100 * kHopeless);
+    if (known.has_value()) hopeless = *known + Time(known->count() / 100 * kHopelessReplicas);
     entrant.alone = step;
     if (hopeless.has_value() && step > *hopeless) return true;
     made->all.emplace(OneReplica{made->one, made->plan.step, std::get<Plan>(made->plan.result)},
                       cluster_, entrant.sets);
     OnAllSets& all = *made->all;
-    left_ -= all.search(work, hopeless, request_.place.cancel) / kReplaysPerSecond;
+    left_.spend(Budget::of_replays(all.search(work, hopeless, request_.search.place.cancel)));
     if (all.over() > Bytes(0)) {
       entrant.less += all.over();
       entrant.reason = "gradients and chunks of the all-reduce lack " + short_text(all.over());
@@ -207,8 +209,8 @@ bool ReplicaRace::put_on_all_sets(Entrant& entrant, std::unique_ptr<MadeOf> made
     step = all.makespan();
   }
   if (entrant.step.has_value() && *entrant.step <= step) return true;
-  if (request_.watch && (best == nullptr || step < *best->step))
-    request_.watch({.step = step, .method = std::get<Plan>(made->plan.result).method});
+  if (request_.search.watch && (best == nullptr || step < *best->step))
+    request_.search.watch({.step = step, .method = std::get<Plan>(made->plan.result).method});
   entrant.made = std::move(made);
   entrant.step = step;
   return true;

@@ -22,14 +22,14 @@ namespace baechi {
 
 // How a step of so many micro-batches is planned without replicas.
 using PlanWithoutReplicas = std::function<StepPlan(OpGraph graph, std::uint32_t micro_batches,
-                                                   const Cluster& cluster, const PlanRequest&)>;
+                                                   const Cluster& cluster, const StepRequest&)>;
 
 std::string in_replicas(std::uint32_t replicas);  // "1 replica", "2 replicas"
 
 class ReplicaRace {
  public:
   ReplicaRace(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-              const PlanRequest& request, const PlanWithoutReplicas& plan);
+              const StepRequest& request, const PlanWithoutReplicas& plan);
 
   void enter(std::uint32_t count);
   // Stops early when asked to, if something was found.
@@ -56,7 +56,7 @@ class ReplicaRace {
     std::optional<Time> step = {};   // of that
     std::optional<Time> alone = {};  // of one of them, if that is too long already
     std::string reason = {};         // why there is no step
-    double had = 0;                  // of the budget, at most at once
+    Budget had = 0;                  // at most at once
     Bytes less = {};                 // than devices have: where chunks would not fit
 
     auto rank() const { return std::pair(!step.has_value(), step); }
@@ -69,8 +69,8 @@ class ReplicaRace {
   bool is_near(const Entrant& entrant, std::int64_t percent) const;
   bool may_win(const Entrant& entrant) const;
   void play(double part, std::optional<std::int64_t> behind);
-  void try_entrant(Entrant& entrant, double part);
-  std::unique_ptr<MadeOf> plan_one(Entrant& entrant, double budget);
+  void try_entrant(Entrant& entrant, Budget part);
+  std::unique_ptr<MadeOf> plan_one(Entrant& entrant, Budget budget);
   void plan_as_without(Entrant& entrant);
   bool put_on_all_sets(Entrant& entrant, std::unique_ptr<MadeOf> made, double work);
   std::optional<StepPlan> finished(Entrant& entrant);
@@ -78,11 +78,11 @@ class ReplicaRace {
   const OpGraph& graph_;
   const std::uint32_t micro_batches_;
   const Cluster& cluster_;
-  PlanRequest request_;
+  StepRequest request_;
   const PlanWithoutReplicas& plan_;
   std::vector<std::uint32_t> counts_;
   std::vector<Entrant> entrants_;
-  double left_;  // of the budget, in seconds
+  Budget left_;
   bool stopped_ = false;
 };
 

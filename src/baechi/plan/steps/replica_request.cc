@@ -8,8 +8,14 @@
 #include "baechi/base/in_quotes.h"
 #include "baechi/graph/replicas.h"
 #include "baechi/plan/request/planner_options.h"
+#include "baechi/plan/residency/stored_units.h"
 
 namespace baechi {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw OptionError("replicas", why); }
+
+}  // namespace
 
 std::string why_no_replicas(const OpGraph& graph) {
   const IdVector<OpId, bool> once = once_per_step(graph);
@@ -43,10 +49,9 @@ std::string why_no_replicas(const OpGraph& graph) {
 }
 
 std::vector<std::uint32_t> shared_by_replicas(std::span<const std::uint32_t> micro_batches,
-                                              const PlanRequest& request) {
+                                              const StepRequest& request) {
   std::vector<std::uint32_t> shared;
   if (!request.replicas.has_value()) return {micro_batches.begin(), micro_batches.end()};
-  const auto refuse = [](const std::string& why) { throw OptionError("replicas", why); };
   const std::vector<std::uint32_t>& counts = *request.replicas;
   const auto shares = [&](std::uint32_t number) {
     return counts.empty() ||
@@ -63,8 +68,24 @@ std::vector<std::uint32_t> shared_by_replicas(std::span<const std::uint32_t> mic
   if (micro_batches.back() == 1) refuse("replicas share micro-batches: ask for several");
   if (request.residency != AwayChoice::kNone)
     refuse("replicas keep nothing in a host's memory: leave out residency");
-  if (request.place.expert != nullptr) refuse("an expert's placement has one replica");
+  if (request.search.place.expert != nullptr) refuse("an expert's placement has one replica");
   return shared;
+}
+
+void check_replicas(const OpGraph& graph, const Cluster& cluster,
+                    std::span<const std::uint32_t> micro_batches,
+                    std::span<const std::uint32_t> counts) {
+  const std::size_t devices = cluster.num_devices();
+  const std::uint32_t most = counts.empty() ? micro_batches.back() : std::ranges::max(counts);
+  if (most == 1) return;
+  if (!counts.empty() && most > devices)
+    refuse(std::to_string(most) + " replicas need as many devices, and the cluster has " +
+           std::to_string(devices));
+  for (const DeviceId device : cluster.devices())
+    if (cluster[device].kind == kStoreKind)
+      refuse("replicas keep nothing in a host's memory: leave out the host " +
+             in_quotes(cluster[device].name));
+  if (const std::string why = why_no_replicas(graph); !why.empty() && !counts.empty()) refuse(why);
 }
 
 }  // namespace baechi

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph.h"
 #include "baechi/plan/request/request.h"
 
@@ -20,6 +21,11 @@ std::string why_no_replicas(const OpGraph& graph);
 // the request asks for replicas along with what they are not for, or for a number that divides
 // none.
 std::vector<std::uint32_t> shared_by_replicas(std::span<const std::uint32_t> micro_batches,
-                                              const PlanRequest& request);
+                                              const StepRequest& request);
+
+// Throws InputError where the cluster or the graph cannot have them. `counts` are as StepRequest's.
+void check_replicas(const OpGraph& graph, const Cluster& cluster,
+                    std::span<const std::uint32_t> micro_batches,
+                    std::span<const std::uint32_t> counts);
 
 }  // namespace baechi

@@ -8,14 +8,11 @@
 #include <vector>
 
 #include "baechi/base/assert.h"
-#include "baechi/base/in_quotes.h"
 #include "baechi/base/short_text.h"
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/replicas.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/recompute/ample_memory.h"
-#include "baechi/plan/request/planner_options.h"
-#include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/replica_request.h"
 #include "baechi/verify/check_plan.h"
 
@@ -24,17 +21,18 @@ namespace {
 
 // Valid with any second runs: they shorten nothing, and no memory is asked for.
 std::vector<NamedBound> bounds_of_replicas(const OpGraph& graph, const Plan& plan,
-                                           const Cluster& cluster, const PlanRequest& request) {
+                                           const Cluster& cluster, const StepRequest& request) {
   const Unrolled step = unroll(side_by_side(graph, plan.replicas.count), plan.micro_batches);
   const CostModel costs(step.graph, cluster);
-  if (request.recompute == Recompute::kNone) return lower_bounds(costs, request.place.cancel);
+  if (request.second_runs() == Recompute::kNone)
+    return lower_bounds(costs, request.search.place.cancel);
   const Cluster ample = roomier(costs, std::nullopt);
-  return lower_bounds(CostModel(step.graph, ample), request.place.cancel);
+  return lower_bounds(CostModel(step.graph, ample), request.search.place.cancel);
 }
 
 // Of several replicas: what they reduce, and how the plan stands to the verifier and to bounds.
 void finish(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
-            const PlanRequest& request, Plan& plan) {
+            const StepRequest& request, Plan& plan) {
   Bytes bytes;
   for (const auto& bucket : plan.replicas.buckets)
     for (const ReducedTensor& tensor : bucket) bytes += size_of(graph, tensor);
@@ -46,7 +44,7 @@ void finish(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
   plan.methods.push_back(outcome_of(plan));
   const std::vector<std::string> faults = check_plan(graph, step, plan);
   BAECHI_ASSERT(faults.empty(), ("a step of replicas broke a rule: " + faults.front()).c_str());
-  if (!request.bounds) return;
+  if (!request.search.bounds) return;
   try {
     plan.bounds = bounds_of_replicas(graph, plan, cluster, request);
   } catch (const Cancelled&) {  // the plan stays
@@ -57,7 +55,7 @@ void finish(const OpGraph& graph, const Unrolled& step, const Cluster& cluster,
 }  // namespace
 
 StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                       const PlanRequest& request, const PlanWithoutReplicas& plan) {
+                       const StepRequest& request, const PlanWithoutReplicas& plan) {
   const bool any = request.replicas->empty();
   std::vector<std::uint32_t> counts = *request.replicas;
   for (std::uint32_t count = 1;
@@ -65,17 +63,7 @@ StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster
     counts.push_back(count);
   std::erase_if(counts, [&](std::uint32_t count) { return micro_batches % count != 0; });
   std::ranges::sort(counts);
-  if (counts.back() > cluster.num_devices())
-    throw OptionError("replicas", in_replicas(counts.back()) +
-                                      " need as many devices, and the cluster has " +
-                                      std::to_string(cluster.num_devices()));
-  for (const DeviceId device : cluster.devices())
-    if (counts.back() > 1 && cluster[device].kind == kStoreKind)
-      throw OptionError("replicas",
-                        "replicas keep nothing in a host's memory: leave out the host " +
-                            in_quotes(cluster[device].name));
   const std::string why_not = counts.back() > 1 ? why_no_replicas(graph) : "";
-  if (!why_not.empty() && !any) throw OptionError("replicas", why_not);
   if (!why_not.empty()) counts = {1};
   ReplicaRace race(graph, micro_batches, cluster, request, plan);
   for (const std::uint32_t count : counts) race.enter(count);

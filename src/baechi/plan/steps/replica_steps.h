@@ -16,6 +16,6 @@ namespace baechi {
 // The step with the best of the numbers of replicas that request.replicas has and that divide
 // `micro_batches`. Bounds are of steps with as many replicas.
 StepPlan plan_replicas(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                       const PlanRequest& request, const PlanWithoutReplicas& plan);
+                       const StepRequest& request, const PlanWithoutReplicas& plan);
 
 }  // namespace baechi

@@ -61,33 +61,27 @@ class Planning {
         cluster_(cluster),
         request_(request),
         costs_(graph, cluster),
-        runs_(graph) {
-    request_.residency = AwayChoice::kNone;
-    request_.recompute = Recompute::kNone;
-    request_.bounds = false;
-    request_.suggest = false;
-    request_.watch = nullptr;
-  }
+        runs_(graph) {}
 
   // Where nothing fits, the sequences get as many tries again, one after the other.
-  std::optional<ResidingVariant> best(Recompute recompute, ResidencyEffort asked) {
-    const double budget = request_.budget;
-    request_.budget *= kForStarts;
-    PlannedStarts starts = sequences_of_one(costs_, micro_batches_, request_);
+  std::optional<ResidingVariant> best(Recompute recompute, ResidencyEffort asked,
+                                      const Plan* known) {
+    const Budget budget = request_.budget, for_starts = budget.part(kForStarts);
+    PlannedStarts starts = starts_of(for_starts);
     if (micro_batches_ > 1 && cluster_.num_devices() > 2)
       add_new(in_rounds(costs_, micro_batches_,
-                        static_cast<std::int64_t>(kSimulatedPerSecond * request_.budget)),
+                        static_cast<std::int64_t>(kSimulatedPerSecond * for_starts.seconds)),
               sequences_);
     for (SequenceOfOne& one : starts.sequences) add_new(std::move(one), sequences_);
     choices_ = choices_of(recompute, asked == ResidencyEffort::kFew);
-    if (request_.known != nullptr) begin_with(*request_.known, recompute);
+    if (known != nullptr) begin_with(*known, recompute);
     const double planning = kOfAPlan * static_cast<double>(graph_.num_ops() * micro_batches_);
-    const auto tries_of = [&](double seconds) {
-      const double all = kTriesPerSecond * seconds;
+    const auto tries_of = [&](Budget of) {
+      const double all = kTriesPerSecond * of.seconds;
       const double starts_take = starts.is_planned ? kForStarts * all + planning : 0;
       return static_cast<std::int64_t>(std::max(all - starts_take, kLeastForTries * all));
     };
-    limit_ = std::max(tries_of(budget), budget > 0 ? kLeastTries : 0);
+    limit_ = std::max(tries_of(budget), budget.none() ? 0 : kLeastTries);
     limit_to_fit_ =
         asked == ResidencyEffort::kFew ? limit_ : std::max(limit_, tries_of(kLeastToFit));
     std::optional<ResidingVariant> best = of_sequences(asked);
@@ -106,9 +100,8 @@ class Planning {
       sequences_ = {each[i]};
       try_others(asked);
     }
-    if (!fits() && budget > 0) {  // what no search has changed: a longer one may lead astray
-      request_.budget = 0;
-      sequences_ = sequences_of_one(costs_, micro_batches_, request_).sequences;
+    if (!fits() && !budget.none()) {  // what no search has changed: a longer one may lead astray
+      sequences_ = starts_of(0).sequences;
       try_others(asked);
     }
     if (asked == ResidencyEffort::kMany) {  // where accounts mislead, it may be the best
@@ -121,6 +114,9 @@ class Planning {
   }
 
  private:
+  PlannedStarts starts_of(Budget budget) const {
+    return sequences_of_one(costs_, micro_batches_, request_.within(budget));
+  }
   // The first choice, which is the one without second runs if there are others, and the others, with
   // tries of their own: what the first comes to does not depend on the others.
   std::optional<ResidingVariant> of_sequences(ResidencyEffort asked) {
@@ -302,7 +298,7 @@ class Planning {
   const OpGraph& graph_;
   const std::uint32_t micro_batches_;
   const Cluster& cluster_;
-  PlanRequest request_;
+  const PlanRequest& request_;
   const CostModel costs_;
   const SecondRuns runs_;
   std::vector<SequenceOfOne> sequences_;
@@ -336,9 +332,10 @@ bool may_fit(const CostModel& costs, std::uint32_t micro_batches) {
 
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
-                                             Recompute recompute, ResidencyEffort effort) {
+                                             Recompute recompute, ResidencyEffort effort,
+                                             const Plan* known) {
   if (!may_fit(CostModel(graph, cluster), micro_batches)) return std::nullopt;
-  return Planning(graph, micro_batches, cluster, request).best(recompute, effort);
+  return Planning(graph, micro_batches, cluster, request).best(recompute, effort, known);
 }
 
 }  // namespace baechi

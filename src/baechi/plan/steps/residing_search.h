@@ -30,10 +30,11 @@ struct ResidingVariant {
 };
 
 // Where nothing fits, the one that lacks least; nothing if no device may run all, or if what the host
-// cannot keep is too much for the others. Of the request, neither what it says of residency nor of
-// second runs counts: with kFew there are fewer choices of these. The budget is for this alone.
+// cannot keep is too much for the others. With kFew there are fewer choices of second runs. `known` is
+// as StepRequest's, or null. The budget is for this alone.
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
-                                             Recompute recompute, ResidencyEffort effort);
+                                             Recompute recompute, ResidencyEffort effort,
+                                             const Plan* known = nullptr);
 
 }  // namespace baechi

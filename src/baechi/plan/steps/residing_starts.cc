@@ -103,7 +103,7 @@ IdVector<OpId, std::size_t> stages_of(const Unrolled& step, const SequenceOfOne&
 }  // namespace
 
 PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batches,
-                               const PlanRequest& asked) {
+                               const PlanRequest& request) {
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
   const Cluster devices = without_store(costs.cluster(), store);
@@ -116,10 +116,6 @@ PlannedStarts sequences_of_one(const CostModel& costs, std::uint32_t micro_batch
   const Cluster all_hold =
       roomier(given, kRoomFor * static_cast<double>(all.count()) /
                          static_cast<double>(std::max(there, Bytes(1)).count()));
-  PlanRequest request = asked;
-  request.bounds = false;
-  request.suggest = false;
-  request.watch = nullptr;
   add_new(planned(graph, micro_batches, all_hold, store, request), found.sequences);
   found.is_planned = true;
   return found;

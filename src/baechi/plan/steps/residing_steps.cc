@@ -34,7 +34,8 @@ namespace {
 
 constexpr const char* kMethod = "residency";
 
-void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request) {
+void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request,
+           const Plan* known = nullptr) {
   const auto refuse = [](const std::string& why) { throw OptionError("residency", why); };
   std::size_t hosts = 0;
   for (const DeviceId device : cluster.devices())
@@ -53,8 +54,7 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
   if (request.place.order != ExecutionOrder::kPlanned)
     refuse("fetches are part of the planned order: ask for that");
   const auto same = [](const Device& a, const Device& b) { return a.name == b.name; };
-  if (request.known != nullptr &&
-      !std::ranges::equal(request.known->cluster.devices, cluster.spec().devices, same))
+  if (known != nullptr && !std::ranges::equal(known->cluster.devices, cluster.spec().devices, same))
     throw OptionError("expert", "it is a plan for other devices than those of the cluster");
   if (request.place.expert != nullptr) refuse("an expert's placement has no fetches");
   if (request.robust.has_value())
@@ -201,12 +201,11 @@ std::optional<Cluster> with_host(const Cluster& cluster) {
 
 void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
                   const PlanRequest& asked, Unplaceable& answer) {
-  if (graph.num_ops() * micro_batches > kMostToTell || asked.residency != AwayChoice::kNone) return;
+  if (graph.num_ops() * micro_batches > kMostToTell) return;
   const bool waits = std::ranges::any_of(
       graph.ops(), [&](OpId op) { return graph[op].variable || graph[op].backward; });
   if (!waits) return;  // nothing that a host could keep for long
-  PlanRequest request = asked;
-  request.budget *= kToTell;
+  const PlanRequest request = asked.within(asked.budget.part(kToTell));
   const Recompute again = why_no_recompute(asked).empty() ? Recompute::kAuto : Recompute::kNone;
   const std::optional<Cluster> more = with_host(cluster);
   if (!more.has_value()) return;
@@ -224,18 +223,17 @@ void tell_of_host(const OpGraph& graph, std::uint32_t micro_batches, const Clust
   }
 }
 
-void check_residency_request(const OpGraph& graph, const Cluster& cluster,
-                             const PlanRequest& request) {
-  check(graph, cluster, request);
+void check_residency(const OpGraph& graph, const Cluster& cluster, const StepRequest& request) {
+  check(graph, cluster, request.search, request.known);
 }
 
 StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                       const PlanRequest& request, StepPlan without, PlanTimes* times) {
+                       const StepRequest& request, StepPlan without, PlanTimes* times) {
   Plan* other = std::get_if<Plan>(&without.result);
   const bool proved = other == nullptr && std::get<Unplaceable>(without.result).proved;
   if (request.known != nullptr) {
     std::optional<StepPlan> known =
-        replayed(graph, micro_batches, cluster, request.recompute, *request.known);
+        replayed(graph, micro_batches, cluster, request.second_runs(), *request.known);
     Plan* plan = known.has_value() ? &std::get<Plan>(known->result) : nullptr;
     if (plan != nullptr && (other == nullptr || plan->makespan() < other->makespan())) {
       plan->methods = methods_of(without.result);
@@ -247,15 +245,14 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   }
   const auto begin = std::chrono::steady_clock::now();
   const bool all = request.residency == AwayChoice::kAll;
-  PlanRequest rest = request;
-  if (!proved) rest.budget *= cluster.num_devices() > 2 ? kBesideSeveral : kBesideOthers;
-  std::optional<ResidingVariant> best =
-      best_residing(graph, micro_batches, cluster, rest, request.recompute,
-                    all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
+  const double share = proved ? 1 : cluster.num_devices() > 2 ? kBesideSeveral : kBesideOthers;
+  std::optional<ResidingVariant> best = best_residing(
+      graph, micro_batches, cluster, request.search.within(request.search.budget.part(share)),
+      request.second_runs(), all ? ResidencyEffort::kAll : ResidencyEffort::kMany, request.known);
   const bool fits = best.has_value() && best->found.fits;
   const bool better = fits && (other == nullptr || all || best->found.makespan < other->makespan());
   const std::vector<NamedBound> bounds =
-      request.bounds ? bounds_of(graph, micro_batches, cluster) : std::vector<NamedBound>{};
+      request.search.bounds ? bounds_of(graph, micro_batches, cluster) : std::vector<NamedBound>{};
   if (!better && other != nullptr && !all) {
     other->bounds = bounds;
     return without;

@@ -15,13 +15,12 @@ namespace baechi {
 
 // Throws InputError for a cluster without one device of kind host, and for what has no fetches: an order that
 // is not planned, an expert's placement, `robust`, a host time.
-void check_residency_request(const OpGraph& graph, const Cluster& cluster,
-                             const PlanRequest& request);
+void check_residency(const OpGraph& graph, const Cluster& cluster, const StepRequest& request);
 
-// A step of so many micro-batches of `graph`, as request.residency and request.recompute ask. `without` is
+// A step of so many micro-batches of `graph`, as the request asks. `without` is
 // what the same request gets where nothing may be away: kAuto is never longer.
 StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster& cluster,
-                       const PlanRequest& request, StepPlan without, PlanTimes* times = nullptr);
+                       const StepRequest& request, StepPlan without, PlanTimes* times = nullptr);
 
 // What such a plan would bring where nothing fits, cheaply: with the cluster's host, or with one that has
 // room for everything, behind the link that devices of such kinds have.

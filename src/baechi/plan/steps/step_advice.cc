@@ -10,7 +10,7 @@
 #include "baechi/plan/fit/changed_cluster.h"
 #include "baechi/plan/fit/fit_search.h"
 #include "baechi/plan/fit/memory_needs.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 namespace {
@@ -54,9 +54,9 @@ class Advice {
       least_work_ += kOfOperator * replay_cost(steps[i].graph);
     }
     const bool small = least_work_ <= 500 * kOfOperator, large = least_work_ > 4'000 * kOfOperator;
-    part_ = large ? 0 : options.share / 32;
+    of_try_ = options.budget.part(large ? 0 : 1.0 / 32);
     exactness_ = small ? 1000 : large ? 20 : 100;
-    work_by_devices_ = replays_in(options.budget * options.share) / 2;
+    work_by_devices_ = options.budget.replays() / 2;
     limit_ = work_by_devices_;
   }
 
@@ -78,7 +78,7 @@ class Advice {
     std::vector<Bytes> found;  // that there was a plan for, the smallest last
     Bytes low = range_.least, high = range_.ample;
     const auto take = [&](Bytes capacity) {
-      const std::optional<Bytes> peak = peak_with(capacity, part_);
+      const std::optional<Bytes> peak = peak_with(capacity, of_try_);
       if (!peak.has_value()) return false;
       found.push_back(high = capacity);
       if (*peak < capacity) found.push_back(high = *peak);
@@ -109,14 +109,14 @@ class Advice {
     for (std::size_t more = 1; found.empty(); more *= 2) {
       const std::size_t high = std::min(kMostDevices, low + more);
       if (low >= kMostDevices || is_over()) return std::nullopt;
-      if (peak_on_count(high, part_).has_value())
+      if (peak_on_count(high, of_try_).has_value())
         found.push_back(high);
       else
         low = high;
     }
     while (found.back() - low > 1 && !is_over()) {
       const std::size_t middle = low + (found.back() - low) / 2;
-      if (peak_on_count(middle, part_).has_value())
+      if (peak_on_count(middle, of_try_).has_value())
         found.push_back(middle);
       else
         low = middle;
@@ -135,38 +135,35 @@ class Advice {
     return std::nullopt;
   }
 
-  std::optional<Bytes> peak_on(const std::optional<Cluster>& cluster, double part) {
+  std::optional<Bytes> peak_on(const std::optional<Cluster>& cluster, Budget budget) {
     throw_if_cancelled(options_.cancel);
-    work_ += work_of(part);
-    return cluster.has_value() ? peak_on_(*cluster, part) : std::nullopt;
+    work_ += work_of(budget);
+    return cluster.has_value() ? peak_on_(*cluster, budget) : std::nullopt;
   }
-  std::optional<Bytes> peak_with(Bytes capacity, double part) {
-    return peak_on(changed_cluster(cluster_, capacity, cluster_.num_devices()), part);
+  std::optional<Bytes> peak_with(Bytes capacity, Budget budget) {
+    return peak_on(changed_cluster(cluster_, capacity, cluster_.num_devices()), budget);
   }
-  std::optional<Bytes> peak_on_count(std::size_t count, double part) {
-    return peak_on(changed_cluster(cluster_, std::nullopt, count), part);
+  std::optional<Bytes> peak_on_count(std::size_t count, Budget budget) {
+    return peak_on(changed_cluster(cluster_, std::nullopt, count), budget);
   }
 
-  std::int64_t work_of(double part) const {
-    return least_work_ + replays_in(options_.budget * part);
-  }
+  std::int64_t work_of(Budget budget) const { return least_work_ + budget.replays(); }
   // There is no work left for one more try and for planning again what was found.
   bool is_over() {
-    const bool over = limit_ - work_ < work_of(part_) + least_work_;
+    const bool over = limit_ - work_ < work_of(of_try_) + least_work_;
     cut_short_ = cut_short_ || over;
     return over;
   }
-  // The part of the budget that is left.
-  double rest() const {
-    return static_cast<double>(std::max<std::int64_t>(limit_ - work_ - least_work_, 0)) /
-           kReplaysPerSecond / std::max(options_.budget, 1e-9);
+  Budget rest() const {
+    return Budget::of_replays(
+        static_cast<double>(std::max<std::int64_t>(limit_ - work_ - least_work_, 0)));
   }
 
   const Cluster& cluster_;
   const PeakOn& peak_on_;
   const AdviceOptions& options_;
   Capacities range_;
-  double part_ = 0;               // of the budget, for a try
+  Budget of_try_ = 0;
   std::int64_t exactness_ = 100;  // the capacity to one part in so many
   std::int64_t least_work_ = 0;   // for a plan, in simulated operators
   std::int64_t work_by_devices_ = 0, limit_ = 0, work_ = 0;

@@ -13,16 +13,16 @@
 #include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 
-// Plans on another cluster with a part of the budget, 1 being all of it. The highest peak of the
+// Plans on another cluster with so much. The highest peak of the
 // plan; nothing where none was found.
-using PeakOn = std::function<std::optional<Bytes>(const Cluster&, double part)>;
+using PeakOn = std::function<std::optional<Bytes>(const Cluster&, Budget budget)>;
 
 struct AdviceOptions {
-  double budget = 1.0;  // of which the parts are
-  double share = 1.0;   // of it, for all of the advice: half for devices, what is left for memory
+  Budget budget;  // half for devices, what is left for memory
   const CancelFlag* cancel = nullptr;
 };
 
@@ -33,7 +33,7 @@ struct StepAdvice {
   std::int64_t work = 0;                    // that it took, about, in simulated operators
 };
 
-// Both were planned a second time with what was left of the share. `steps` are those of the numbers
+// Both were planned a second time with what was left of the budget. `steps` are those of the numbers
 // of micro-batches that are asked for. A plan costs more the larger the step is: of large ones
 // there are few, with little of the budget each.
 StepAdvice advice_on(const std::vector<Unrolled>& steps, const Cluster& cluster,

@@ -97,7 +97,7 @@ class Replays {
       : problem_(problem),
         step_(problem.step),
         simulator_(problem.costs),
-        most_(replays_in(std::min(problem.request.budget, 1e6) * kReplayed)) {}
+        most_(problem.request.budget.part(kReplayed).replays()) {}
 
   void add(const Attempt& attempt) {
     Placement placement;
@@ -195,8 +195,6 @@ std::span<const StepMethod> step_methods() { return kStepMethods; }
 
 StepAnswer place_unrolled(const StepProblem& problem) {
   PlanRequest request = problem.request;
-  request.micro_batches.reset();
-  request.mini_batch.reset();
   request.suggest = false;
   Placement expert;
   if (request.place.expert != nullptr) {
@@ -234,7 +232,7 @@ StepAnswer place_in_stages(const StepProblem& problem) {
                           .order = problem.request.place.expert_order};
   const StepPlacer own{.name = "expert", .summary = "as the user says"};
   const double part = for_any_step(problem.request) ? kStages : 1;
-  options.work = static_cast<std::int64_t>(std::min(problem.request.budget, 1e6) * part *
+  options.work = static_cast<std::int64_t>(problem.request.budget.part(part).seconds *
                                            static_cast<double>(PipelineOptions{}.work));
   const Cluster& cluster = problem.costs.cluster();
   Simulator simulator(problem.costs);
@@ -279,9 +277,8 @@ StepAnswer place_in_stages(const StepProblem& problem) {
 StepAnswer replay_micro_batch(const StepProblem& problem) {
   Replays replays(problem);
   const CostModel& costs = problem.micro_batch;
-  PlanRequest request = problem.request;
-  request.budget = problem.request.budget * kOfOne;
-  request.watch = nullptr;  // its steps are of one micro-batch
+  // Its steps are of one micro-batch: nobody is told.
+  const PlanRequest request = problem.request.within(problem.request.budget.part(kOfOne));
   const Units units(costs);
   if (!prove_cannot_fit(costs, units).has_value())
     for (const Attempt& attempt : run_portfolio(costs, units, request).attempts)

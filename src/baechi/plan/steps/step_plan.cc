@@ -20,10 +20,11 @@
 #include "baechi/plan/recompute/recompute.h"
 #include "baechi/plan/recompute/recompute_plan.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/paper.h"
 #include "baechi/plan/request/recompute_request.h"
-#include "baechi/plan/request/shares.h"
 #include "baechi/plan/steps/recompute_steps.h"
+#include "baechi/plan/steps/replica_request.h"
 #include "baechi/plan/steps/replica_steps.h"
 #include "baechi/plan/steps/residing_steps.h"
 #include "baechi/plan/steps/step_advice.h"
@@ -35,9 +36,9 @@ namespace baechi {
 namespace {
 
 // Where operators may run a second time, the step has a graph of its own.
-StepPlan plan_again(OpGraph graph, const Cluster& cluster, const PlanRequest& request,
-                    PlanTimes* times) {
-  Recomputed made = plan_recomputing(graph, cluster, request, times);
+StepPlan plan_again(OpGraph graph, const Cluster& cluster, Recompute recompute,
+                    const PlanRequest& request, PlanTimes* times) {
+  Recomputed made = plan_recomputing(graph, cluster, recompute, request, times);
   if (!made.graph.has_value())
     return {std::nullopt, as_step(std::move(graph)), std::move(made.result)};
   return {std::move(graph), as_step(*std::move(made.graph)), std::move(made.result)};
@@ -56,62 +57,59 @@ PlanResult plan_as_it_is(const OpGraph& graph, const Cluster& cluster, PlanReque
 }
 
 // Of one micro-batch there is no pipeline: beside those of several stands the best plan there is.
-StepPlan plan_one(OpGraph graph, const Cluster& cluster, const PlanRequest& asked,
+StepPlan plan_one(OpGraph graph, const Cluster& cluster, const StepRequest& asked,
                   PlanTimes* times) {
-  PlanRequest request = asked;
-  request.micro_batches.reset();
-  request.mini_batch.reset();
+  PlanRequest request = asked.search;
   if (places_in_stages(request.method)) request.method = "auto";
-  if (request.recompute != Recompute::kNone)
-    return plan_again(std::move(graph), cluster, request, times);
+  if (asked.second_runs() != Recompute::kNone)
+    return plan_again(std::move(graph), cluster, asked.second_runs(), request, times);
   StepPlan plan{std::nullopt, as_step(std::move(graph)), Plan{}};
   plan.result = plan_as_it_is(plan.step.graph, cluster, request, times);
   return plan;
 }
 
 StepPlan plan_number(OpGraph graph, std::uint32_t number, const Cluster& cluster,
-                     const PlanRequest& request, PlanTimes* times) {
+                     const StepRequest& request, PlanTimes* times) {
   if (request.replicas.has_value()) {
     const auto plan = [&](OpGraph one, std::uint32_t m, const Cluster& other,
-                          const PlanRequest& without) {
+                          const StepRequest& without) {
       return plan_number(std::move(one), m, other, without, m == number ? times : nullptr);
     };
     return plan_replicas(std::move(graph), number, cluster, request, plan);
   }
   if (request.residency != AwayChoice::kNone) {
-    check_residency_request(graph, cluster, request);
-    PlanRequest plain = request;
+    StepRequest plain = request;
     plain.residency = AwayChoice::kNone;
-    plain.suggest = false;
+    plain.search.suggest = false;
     StepPlan without = plan_number(recosted(graph, {}), number, cluster, plain, times);
     return plan_residing(std::move(graph), number, cluster, request, std::move(without), times);
   }
   if (number == 1) return plan_one(std::move(graph), cluster, request, times);
-  if (request.recompute != Recompute::kNone)
-    return plan_recomputing_steps(std::move(graph), number, cluster, request);
+  if (request.second_runs() != Recompute::kNone)
+    return plan_recomputing_steps(std::move(graph), number, cluster, request.second_runs(),
+                                  request.search);
   Unrolled step = unroll(graph, number);
   StepPlan plan{std::move(graph), std::move(step), Plan{}};
-  plan.result = plan_step(*plan.micro_batch, plan.step, cluster, request);
+  plan.result = plan_step(*plan.micro_batch, plan.step, cluster, request.search);
   return plan;
 }
 
 // What would do where a step of several micro-batches fits nowhere: the same request asked of other
 // clusters, and of plans with second runs.
 void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, const Cluster& cluster,
-            const PlanRequest& asked, Unplaceable& answer) {
-  PlanRequest quiet = asked;
-  quiet.suggest = false;
-  quiet.bounds = false;
-  quiet.watch = nullptr;
-  quiet.replicas.reset();
-  quiet.budget_to_fit = asked.budget * Share::kProbe;
+            const StepRequest& asked, Unplaceable& answer) {
+  const Budget budget = asked.search.budget;
+  StepRequest of_one = asked;  // replica
+  of_one.replicas.reset();
+  of_one.search = asked.search.within(budget);
+  of_one.search.budget_to_fit = budget.part(Share::kProbe);
   std::vector<Unrolled> steps;
   for (const std::uint32_t number : numbers) steps.push_back(step_of(sizes, asked, number));
-  const auto peak_on = [&](const Cluster& other, double part) {
+  const auto peak_on = [&](const Cluster& other, Budget part) {
     std::optional<Bytes> least;
     for (const std::uint32_t number : numbers) {
-      PlanRequest request = quiet;
-      request.budget *= part;
+      StepRequest request = of_one;
+      request.search.budget = part;
       const StepPlan plan =
           plan_number(micro_batch_of(sizes, asked, number), number, other, request, nullptr);
       const Plan* made = std::get_if<Plan>(&plan.result);
@@ -125,28 +123,27 @@ void advise(const GraphSizes& sizes, std::span<const std::uint32_t> numbers, con
   try {
     const double share = answer.proved ? Share::kAdviceAtOnce : Share::kAdvice;
     const StepAdvice advice = advice_on(steps, cluster, peak_on,
-                                        {.budget = asked.budget,
-                                         .share = share * Share::kOtherClusters,
-                                         .cancel = asked.place.cancel});
+                                        {.budget = budget.part(share * Share::kOtherClusters),
+                                         .cancel = asked.search.place.cancel});
     answer.advice_cut_short = advice.cut_short;
     answer.smallest_capacity = advice.smallest_capacity;
     answer.more_devices = advice.more_devices;
-    if (asked.recompute == Recompute::kNone && numbers.size() == 1 &&
-        why_no_recompute(asked).empty())
+    if (asked.second_runs() == Recompute::kNone && numbers.size() == 1 &&
+        why_no_recompute(asked.search).empty())
       answer.step_with_recomputation = step_with_recomputation(
-          micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, quiet);
+          micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, of_one.search);
     if (numbers.size() == 1)
-      tell_of_host(micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster, quiet,
-                   answer);
+      tell_of_host(micro_batch_of(sizes, asked, numbers.front()), numbers.front(), cluster,
+                   of_one.search, answer);
   } catch (const Cancelled&) {  // what is known so far is said
     return;
   }
 }
 
 // Whether what would stay on a device may be away or made again, whichever is best.
-bool keeps_or_repeats(const OpGraph& graph, const PlanRequest& asked) {
-  return asked.residency == AwayChoice::kAuto && !asked.recompute_is_given && !asked.improvements &&
-         why_no_recompute(asked).empty() && SecondRuns(graph).any();
+bool keeps_or_repeats(const OpGraph& graph, const StepRequest& asked) {
+  return asked.residency == AwayChoice::kAuto && !asked.recompute.has_value() &&
+         why_no_recompute(asked.search).empty() && SecondRuns(graph).any();
 }
 
 std::string words(std::uint32_t number) {
@@ -171,10 +168,7 @@ bool better(const PlanResult& result, const std::optional<StepPlan>& best) {
 
 }  // namespace
 
-PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request) {
-  if (!asks_for_steps(sizes, request))
-    return plan_as_it_is(sizes.first(), cluster, request.paper ? as_the_paper(request) : request,
-                         nullptr);
+PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request) {
   std::vector<OpGraph> copies;
   for (const OpGraph& graph : sizes.all()) copies.push_back(recosted(graph, {}));
   return make_step_plan(std::move(copies), cluster, request).result;
@@ -183,16 +177,14 @@ PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const Pla
 namespace {
 
 // Of what several searches say, what is better than all before.
-PlanRequest told_of_better(const PlanRequest& asked) {
-  PlanRequest request = asked;
-  if (!asked.watch) return request;
+void tell_of_better(PlanRequest& request) {
+  if (!request.watch) return;
   auto best = std::make_shared<std::optional<Time>>();
-  request.watch = [watch = asked.watch, best = std::move(best)](const SearchNews& news) {
+  request.watch = [watch = request.watch, best = std::move(best)](const SearchNews& news) {
     if (!news.step.has_value() || (best->has_value() && **best <= *news.step)) return;
     *best = news.step;
     watch({.step = news.step, .method = news.method});
   };
-  return request;
 }
 
 // The plans of all numbers, one after the other, until they are through or somebody stops them:
@@ -206,7 +198,7 @@ struct OfNumbers {
 
 template <class GraphOf>
 OfNumbers plan_numbers(const GraphOf& graph_of, std::span<const std::uint32_t> numbers,
-                       const Cluster& cluster, const PlanRequest& request, PlanTimes* times) {
+                       const Cluster& cluster, const StepRequest& request, PlanTimes* times) {
   OfNumbers of;
   for (const std::uint32_t number : numbers) {
     try {
@@ -229,25 +221,27 @@ OfNumbers plan_numbers(const GraphOf& graph_of, std::span<const std::uint32_t> n
 }  // namespace
 
 StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
-                        const PlanRequest& given, PlanTimes* times) {
+                        const StepRequest& given, PlanTimes* times) {
   BAECHI_ASSERT(!sizes.empty(), "there is a graph");
-  PlanRequest asked = given.paper ? as_the_paper(given) : given;
+  StepRequest asked = given.search.paper ? as_the_paper(given) : given;
   if (keeps_or_repeats(sizes.front(), asked)) asked.recompute = Recompute::kAuto;
   const std::vector<std::uint32_t> numbers = checked_numbers(sizes, asked);
+  if (asked.residency != AwayChoice::kNone) check_residency(sizes.front(), cluster, asked);
+  if (asked.replicas.has_value()) check_replicas(sizes.front(), cluster, numbers, *asked.replicas);
   const bool marks = sizes.front().marks_steps(), divided = asked.mini_batch.has_value();
   const std::optional<std::int64_t> size = sizes.front().batch_size();
-  PlanRequest request = asked;
-  if (numbers.back() > 1 || asked.recompute != Recompute::kNone) request = told_of_better(asked);
+  if (numbers.back() > 1 || asked.second_runs() != Recompute::kNone) tell_of_better(asked.search);
   const auto graph_of = [&](std::uint32_t number) {
     return divided ? micro_batch_of(sizes, asked, number) : std::move(sizes.front());
   };
-  OfNumbers of = plan_numbers(graph_of, numbers, cluster, request, times);
+  OfNumbers of = plan_numbers(graph_of, numbers, cluster, asked, times);
   StepPlan& best = *of.best;
   if (auto* answer = std::get_if<Unplaceable>(&best.result)) {
     answer->proved = of.proved;
     const bool of_one = !asked.replicas.has_value() || asked.replicas->empty() ||
                         std::ranges::count(*asked.replicas, 1U) > 0;
-    if (asked.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone && of_one)
+    if (asked.search.suggest && numbers.back() > 1 && asked.residency == AwayChoice::kNone &&
+        of_one)
       advise(divided ? GraphSizes(sizes) : GraphSizes(best.graph_of_one()), numbers, cluster, asked,
              *answer);
     return *std::move(of.best);

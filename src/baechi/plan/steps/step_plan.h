@@ -22,9 +22,9 @@ namespace baechi {
 // Throws InputError as make_plan() does and as checked_numbers() does, and for micro-batches that are
 // outside of the sizes.
 StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
-                        const PlanRequest& request, PlanTimes* times = nullptr);
+                        const StepRequest& request, PlanTimes* times = nullptr);
 
 // The same for those who keep their graphs: without the step, which step_of() makes again.
-PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const PlanRequest& request);
+PlanResult plan_sizes(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request);
 
 }  // namespace baechi

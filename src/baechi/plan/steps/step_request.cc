@@ -31,7 +31,7 @@ std::string divisors_around(std::int64_t batch, std::int64_t number) {
 
 // The numbers that the request asks to choose from, smallest first.
 std::vector<std::uint32_t> numbers_asked(std::span<const OpGraph> sizes,
-                                         const PlanRequest& request) {
+                                         const StepRequest& request) {
   std::vector<std::uint32_t> numbers =
       request.micro_batches.value_or(std::vector<std::uint32_t>{1});
   constexpr const char* kSeveralSizes =
@@ -98,50 +98,54 @@ std::string scaled_from(std::int64_t size, const std::string& samples) {
          "better";
 }
 
-std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const PlanRequest& request) {
+std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const StepRequest& request) {
   check_ranges(request);
   std::vector<std::uint32_t> numbers = numbers_asked(sizes.all(), request);
-  if (numbers.back() > 1 && request.robust.has_value())
+  if (numbers.back() > 1 && request.search.robust.has_value())
     throw OptionError("robust", "plans of several micro-batches are compared by their steps alone");
-  if (numbers.back() > 1 && request.place.order != ExecutionOrder::kPlanned)
+  if (numbers.back() > 1 && request.search.place.order != ExecutionOrder::kPlanned)
     throw OptionError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
-  if (request.improvements && (numbers.back() > 1 || request.recompute != Recompute::kNone))
+  const bool keeps = request.residency == AwayChoice::kNone;
+  if (request.search.improvements &&
+      (numbers.back() > 1 || request.second_runs() != Recompute::kNone || !keeps))
     throw OptionError("improvements",
-                      "they are kept of plans of one micro-batch without second runs: leave out "
-                      "improvements, or micro-batches and recompute");
-  if (request.place.expert_order != nullptr) {
-    if (request.method != "expert")
-      throw OptionError("expert", "it has an order, which method " + request.method +
+                      "they are kept of plans of one micro-batch without second runs and fetches: "
+                      "leave out improvements, or micro-batches, recompute and residency");
+  if (request.known != nullptr && request.residency != AwayChoice::kAuto)
+    throw OptionError("residency", "only auto begins with a plan that is known");
+  if (request.search.place.expert_order != nullptr) {
+    if (request.search.method != "expert")
+      throw OptionError("expert", "it has an order, which method " + request.search.method +
                                       " does not follow: ask for method expert");
     if (numbers.back() == 1)
       throw OptionError("expert", "its order is one of micro-batches: say how many there are");
   }
   numbers = shared_by_replicas(numbers, request);
-  if (places_in_stages(request.method) && numbers == std::vector<std::uint32_t>{1})
-    throw OptionError("method", for_several_only(request.method));
+  if (places_in_stages(request.search.method) && numbers == std::vector<std::uint32_t>{1})
+    throw OptionError("method", for_several_only(request.search.method));
   return numbers;
 }
 
-bool asks_for_steps(const GraphSizes& sizes, const PlanRequest& request) {
+bool asks_for_steps(const GraphSizes& sizes, const StepRequest& request) {
   return request.micro_batches.has_value() || request.replicas.has_value() ||
-         request.mini_batch.has_value() || request.recompute != Recompute::kNone ||
+         request.mini_batch.has_value() || request.second_runs() != Recompute::kNone ||
          request.residency != AwayChoice::kNone || sizes.all().size() > 1 ||
-         places_in_stages(request.method) || request.place.expert_order != nullptr;
+         places_in_stages(request.search.method) || request.search.place.expert_order != nullptr;
 }
 
-OpGraph micro_batch_of(const GraphSizes& sizes, const PlanRequest& request,
+OpGraph micro_batch_of(const GraphSizes& sizes, const StepRequest& request,
                        std::uint32_t micro_batches) {
   return request.mini_batch.has_value() ? at_size(sizes, *request.mini_batch / micro_batches)
                                         : recosted(sizes.first(), {});
 }
 
-Unrolled step_of(const GraphSizes& sizes, const PlanRequest& request, std::uint32_t micro_batches) {
+Unrolled step_of(const GraphSizes& sizes, const StepRequest& request, std::uint32_t micro_batches) {
   OpGraph graph = micro_batch_of(sizes, request, micro_batches);
   return micro_batches > 1 ? unroll(graph, micro_batches) : as_step(std::move(graph));
 }
 
-std::optional<std::int64_t> samples_of_step(const GraphSizes& sizes, const PlanRequest& request,
+std::optional<std::int64_t> samples_of_step(const GraphSizes& sizes, const StepRequest& request,
                                             std::uint32_t micro_batches) {
   const std::optional<std::int64_t> size = sizes.first().batch_size();
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -150,7 +154,7 @@ std::optional<std::int64_t> samples_of_step(const GraphSizes& sizes, const PlanR
   return *size * micro_batches;
 }
 
-std::string scaling_words(const GraphSizes& sizes, const PlanRequest& request) {
+std::string scaling_words(const GraphSizes& sizes, const StepRequest& request) {
   if (sizes.all().size() > 1 || !request.mini_batch.has_value()) return "";
   const std::optional<std::int64_t> size = sizes.first().batch_size();
   std::string samples;

@@ -30,7 +30,7 @@ TEST_CASE("suggestions: they take what the budget is for, and a few replays more
     CAPTURE(budget);
     const Suggestions found = suggest(costs, {.budget = budget});
     CHECK(found.smallest_capacity.has_value());
-    CHECK(found.work <= replays_in(budget) * 11 / 10 + 20 * replay_cost(graph));
+    CHECK(found.work <= Budget(budget).replays() * 11 / 10 + 20 * replay_cost(graph));
   }
 }
 

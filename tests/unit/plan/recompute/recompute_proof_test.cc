@@ -20,10 +20,10 @@ namespace {
 
 PlanResult planned_with(const OpGraph& graph, const Cluster& cluster, Recompute recompute,
                         std::uint32_t micro_batches = 1) {
-  PlanRequest request{.budget = 0.02};
+  StepRequest request{.search = {.budget = 0.02}};
   request.recompute = recompute;
-  request.suggest = false;
-  request.bounds = false;
+  request.search.suggest = false;
+  request.search.bounds = false;
   request.micro_batches = {micro_batches};
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));

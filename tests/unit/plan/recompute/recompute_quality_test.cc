@@ -29,9 +29,9 @@ struct Fixed {
 
 std::optional<Time> fixed_step(std::uint64_t seed, const Fixed& fixed) {
   const OpGraph graph = random_training(seed, fixed.layers, seed % 2 == 0);
-  PlanRequest request{.budget = 0.02};
+  StepRequest request{.search = {.budget = 0.02}};
   request.recompute = fixed.recompute;
-  request.suggest = false;
+  request.search.suggest = false;
   request.micro_batches = {fixed.micro_batches};
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));

@@ -46,13 +46,13 @@ Cluster devices(std::size_t count, Bytes capacity) {
   return byte_per_ns(count, CommunicationMode::kDuplex, Time(0), capacity);
 }
 
-PlanRequest asking(Recompute recompute) {
-  PlanRequest request{.budget = 0.02};
+StepRequest asking(Recompute recompute) {
+  StepRequest request{.search = {.budget = 0.02}};
   request.recompute = recompute;
   return request;
 }
 
-StepPlan planned(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request) {
+StepPlan planned(const OpGraph& graph, const Cluster& cluster, const StepRequest& request) {
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   return make_step_plan(std::move(sizes), cluster, request);
@@ -311,8 +311,8 @@ TEST_CASE("recompute: plans in program order fit, and are verified in it") {
     const OpGraph graph = random_training(seed, 8, false);
     const Bytes need = need_of_one(graph);
     const Cluster cluster = devices(1 + seed % 2, Bytes(need.count() * 3 / 4));
-    PlanRequest request = asking(Recompute::kAuto);
-    request.place.order = ExecutionOrder::kProgram;
+    StepRequest request = asking(Recompute::kAuto);
+    request.search.place.order = ExecutionOrder::kProgram;
     const StepPlan made = planned(graph, cluster, request);
     const Plan* plan = std::get_if<Plan>(&made.result);
     if (plan == nullptr) continue;
@@ -332,8 +332,8 @@ TEST_CASE("recompute: operators that take no time are no reason for a plan that 
     const OpGraph graph = random_training(seed, 8, false, true);
     const Bytes need = need_of_one(graph);
     const Cluster cluster = devices(2 + seed % 2, Bytes(need.count() / 2));
-    PlanRequest request = asking(Recompute::kAuto);
-    if (seed % 4 < 2) request.place.order = ExecutionOrder::kProgram;
+    StepRequest request = asking(Recompute::kAuto);
+    if (seed % 4 < 2) request.search.place.order = ExecutionOrder::kProgram;
     const StepPlan made = planned(graph, cluster, request);
     const Plan* plan = std::get_if<Plan>(&made.result);
     if (plan == nullptr) continue;
@@ -415,9 +415,9 @@ TEST_CASE("recompute: nothing is searched for what no second run can make fit") 
     flag.request();
     return &flag;
   }();
-  PlanRequest request = asking(Recompute::kAuto);
-  request.place.cancel = stopped;
-  request.suggest = false;
+  StepRequest request = asking(Recompute::kAuto);
+  request.search.place.cancel = stopped;
+  request.search.suggest = false;
   const StepPlan made = planned(three_layers(), devices(2, Bytes(14)), request);
   REQUIRE(std::holds_alternative<Unplaceable>(made.result));
   CHECK(std::get<Unplaceable>(made.result).proved);
@@ -435,9 +435,9 @@ TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
     const OpGraph graph = random_training(seed, 80, false);
     const Cluster cluster = devices(2, Bytes(need_of_one(graph).count() * 6 / 10));
     CancelFlag flag;
-    PlanRequest request = asking(Recompute::kAuto);
-    request.budget = 20;
-    request.place.cancel = &flag;
+    StepRequest request = asking(Recompute::kAuto);
+    request.search.budget = 20;
+    request.search.place.cancel = &flag;
     const std::jthread user([&] {
       std::this_thread::sleep_for(first_plan);
       flag.request();
@@ -453,7 +453,7 @@ TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
 
 TEST_CASE("recompute: what it is not for is refused or told") {
   const Cluster cluster = devices(1, Bytes(1000));
-  const auto error = [&](const PlanRequest& request) {
+  const auto error = [&](const StepRequest& request) {
     try {
       planned(three_layers(), cluster, request);
     } catch (const InputError& thrown) {
@@ -461,8 +461,8 @@ TEST_CASE("recompute: what it is not for is refused or told") {
     }
     return std::string("no error");
   };
-  PlanRequest request = asking(Recompute::kAll);
-  request.place.order = ExecutionOrder::kNone;
+  StepRequest request = asking(Recompute::kAll);
+  request.search.place.order = ExecutionOrder::kNone;
   CHECK(error(request).find("the planned order or that of the program") != std::string::npos);
 
   const auto note = [&](const OpGraph& graph) {

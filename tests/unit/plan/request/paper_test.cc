@@ -26,14 +26,14 @@ using testing::random_cluster;
 using testing::random_dag;
 using testing::unit_latency_cluster;
 
-PlanRequest paper(const char* method = "m-etf") {
-  PlanRequest request;
-  request.method = method;
-  request.paper = true;
+StepRequest paper(const char* method = "m-etf") {
+  StepRequest request;
+  request.search.method = method;
+  request.search.paper = true;
   return request;
 }
 
-std::string error_of(PlanRequest request) try {
+std::string error_of(StepRequest request) try {
   as_the_paper(std::move(request));
   return "";
 } catch (const InputError& error) {
@@ -43,9 +43,9 @@ std::string error_of(PlanRequest request) try {
 TEST_CASE("paper: figure 1 takes 8 time units") {
   const OpGraph graph = figure_1();
   const Cluster cluster = unit_latency_cluster(2, Bytes(100));
-  PlanRequest request = paper("m-sct");
-  request.optimize.level = OptimizeLevel::kNone;
-  CHECK(std::get<Plan>(make_plan(CostModel(graph, cluster), request)).makespan() == Time(8));
+  StepRequest request = paper("m-sct");
+  request.search.optimize.level = OptimizeLevel::kNone;
+  CHECK(std::get<Plan>(make_plan(CostModel(graph, cluster), request.search)).makespan() == Time(8));
 }
 
 TEST_CASE("paper: figure 5 takes 7 time units without co-placement, and 3 with it") {
@@ -55,39 +55,39 @@ TEST_CASE("paper: figure 5 takes 7 time units without co-placement, and 3 with i
                                          .latency = Time(5),
                                          .communication = CommunicationMode::kParallel}));
   const CostModel costs(graph, cluster);
-  PlanRequest request = paper();
-  CHECK(std::get<Plan>(make_plan(costs, request)).makespan() == Time(3));
-  request.optimize.coplacement.rule = CoplacementRule::kNone;
-  CHECK(std::get<Plan>(make_plan(costs, request)).makespan() == Time(7));
+  StepRequest request = paper();
+  CHECK(std::get<Plan>(make_plan(costs, request.search)).makespan() == Time(3));
+  request.search.optimize.coplacement.rule = CoplacementRule::kNone;
+  CHECK(std::get<Plan>(make_plan(costs, request.search)).makespan() == Time(7));
 }
 
 TEST_CASE("paper: every rule has its words, and all together are what paper stands for") {
-  PlanRequest request;
+  StepRequest request;
   for (const PaperRule& rule : paper_rules()) {
     CHECK_FALSE(rule.what.empty());
     CHECK_FALSE(rule.section.empty());
     CHECK(rule.paper != rule.by_default);
-    rule.apply(request);
+    rule.apply(request.search);
   }
-  CHECK(request.paper);
-  CHECK(request.optimize.coplacement.rule == CoplacementRule::kNeighbours);
-  CHECK_FALSE(request.optimize.coplacement.capped);
-  CHECK(request.optimize.coplacement.cells_alone);
-  CHECK_FALSE(request.optimize.fusion.by_reachability);
-  CHECK_FALSE(request.place.call_suppliers);
-  CHECK(request.place.favorites == FavoriteMethod::kLpExact);
-  const PlanRequest once = as_the_paper(paper("m-sct")), twice = as_the_paper(once);
-  CHECK(once.place.lp_threshold == 0.1);
-  CHECK(twice.place.lp_threshold == 0.1);
-  CHECK_FALSE(twice.suggest);
+  CHECK(request.search.paper);
+  CHECK(request.search.optimize.coplacement.rule == CoplacementRule::kNeighbours);
+  CHECK_FALSE(request.search.optimize.coplacement.capped);
+  CHECK(request.search.optimize.coplacement.cells_alone);
+  CHECK_FALSE(request.search.optimize.fusion.by_reachability);
+  CHECK_FALSE(request.search.place.call_suppliers);
+  CHECK(request.search.place.favorites == FavoriteMethod::kLpExact);
+  const StepRequest once = as_the_paper(paper("m-sct")), twice = as_the_paper(once);
+  CHECK(once.search.place.lp_threshold == 0.1);
+  CHECK(twice.search.place.lp_threshold == 0.1);
+  CHECK_FALSE(twice.search.suggest);
 }
 
 TEST_CASE(
     "paper: a rule of co-placement that is asked for is that rule, in recurrent models, too") {
-  PlanRequest request = paper();
-  request.optimize.coplacement.rule = CoplacementRule::kNeighbours;
-  CHECK_FALSE(as_the_paper(request).optimize.coplacement.cells_alone);
-  CHECK(as_the_paper(as_the_paper(paper())).optimize.coplacement.cells_alone);
+  StepRequest request = paper();
+  request.search.optimize.coplacement.rule = CoplacementRule::kNeighbours;
+  CHECK_FALSE(as_the_paper(request).search.optimize.coplacement.cells_alone);
+  CHECK(as_the_paper(as_the_paper(paper())).search.optimize.coplacement.cells_alone);
 }
 
 TEST_CASE("paper: what is beyond it, or what it decides, is refused") {
@@ -97,8 +97,8 @@ TEST_CASE("paper: what is beyond it, or what it decides, is refused") {
   }
   for (const char* method : {"auto", "m-topo", "m-etf", "m-sct", "single"})
     CHECK(error_of(paper(method)) == "");
-  PlanRequest request = paper("m-sct");
-  request.place.favorites = FavoriteMethod::kLpApprox;
+  StepRequest request = paper("m-sct");
+  request.search.place.favorites = FavoriteMethod::kLpApprox;
   CHECK(error_of(request) == "lp: with paper it is decided: leave out one of the two");
   request = paper();
   request.recompute = Recompute::kAuto;
@@ -121,16 +121,16 @@ TEST_CASE("paper: a plan fits by replay and has taken no fall-back, or there is 
     const Cluster cluster = random_cluster(seed, Bytes(150));
     const CostModel costs(graph, cluster);
     for (const char* method : {"m-topo", "m-etf", "m-sct", "auto"}) {
-      const PlanResult result = make_plan(costs, paper(method));
+      const PlanResult result = make_plan(costs, paper(method).search);
       if (const auto* plan = std::get_if<Plan>(&result)) {
         ++fits;
         CHECK(plan->fallbacks.empty());
         for (const DeviceId device : cluster.devices())
           CHECK(plan->devices[device].peak <= cluster[device].capacity);
       } else if (!std::get<Unplaceable>(result).proved) {
-        PlanRequest request = paper(method);
-        request.paper = false;
-        lost += std::holds_alternative<Plan>(make_plan(costs, request));
+        StepRequest request = paper(method);
+        request.search.paper = false;
+        lost += std::holds_alternative<Plan>(make_plan(costs, request.search));
       }
     }
   }
@@ -144,10 +144,10 @@ TEST_CASE("paper: auto is the best of its three") {
     const OpGraph graph = random_dag(seed, {.max_ops = 20, .backward_chance = 0.3});
     const Cluster cluster = random_cluster(seed, Bytes(1'000));
     const CostModel costs(graph, cluster);
-    const PlanResult best = make_plan(costs, paper("auto"));
+    const PlanResult best = make_plan(costs, paper("auto").search);
     const auto* plan = std::get_if<Plan>(&best);
     for (const char* method : {"m-topo", "m-etf", "m-sct"})
-      if (const PlanResult other = make_plan(costs, paper(method));
+      if (const PlanResult other = make_plan(costs, paper(method).search);
           std::holds_alternative<Plan>(other)) {
         REQUIRE(plan != nullptr);
         CHECK(plan->makespan() <= std::get<Plan>(other).makespan());
@@ -162,7 +162,7 @@ TEST_CASE("paper: forward operators alone are placed as soon as one device holds
     const Cluster cluster(
         uniform_cluster({.count = 2, .capacity = capacity, .latency = Time(100)}));
     const CostModel costs(graph, cluster);
-    OptimizeOptions options = letter ? as_the_paper(paper()).optimize : OptimizeOptions{};
+    OptimizeOptions options = letter ? as_the_paper(paper()).search.optimize : OptimizeOptions{};
     return optimize(costs, options).passes.back().note;
   };
   const Cluster one(uniform_cluster({.count = 1, .capacity = gibibytes(100), .latency = Time(0)}));

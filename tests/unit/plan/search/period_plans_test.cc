@@ -55,7 +55,7 @@ TEST_CASE("periods: what is planned for a few layers is laid out over all, and s
   const Repeating experts(layers_of_experts());
   const PeriodPlans found = experts.planned(0.1);
   REQUIRE(!found.plans.empty());
-  CHECK(found.spent <= 0.1 * 1.0001);
+  CHECK(found.spent.seconds <= 0.1 * 1.0001);
   const Trace trace = simulate(experts.costs, found.plans.front());
   CHECK(!find_overflow(trace, experts.cluster).has_value());
   CHECK(trace.schedule.makespan * 3 < simulate(experts.costs, experts.base).schedule.makespan * 2);
@@ -128,11 +128,11 @@ TEST_SUITE("threads") {
     };
     const PeriodPlans one = planned(1);
     REQUIRE(!one.plans.empty());
-    REQUIRE(one.spent > 0.02 * 0.9999);  // all windows are planned
+    REQUIRE(one.spent.seconds > 0.02 * 0.9999);  // all windows are planned
     for (const unsigned threads : {2U, 5U}) {
       CAPTURE(threads);
       const PeriodPlans many = planned(threads);
-      CHECK(many.spent == one.spent);
+      CHECK(many.spent.seconds == one.spent.seconds);
       REQUIRE(many.plans.size() == one.plans.size());
       for (std::size_t i = 0; i < one.plans.size(); ++i) {
         CHECK(many.plans[i].device == one.plans[i].device);

@@ -15,7 +15,7 @@
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/request.h"
-#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/spending.h"
 #include "unit/graphs.h"
 
 namespace baechi {
@@ -44,8 +44,8 @@ Searched search(const CostModel& costs, unsigned threads, const CancelFlag* canc
   ImprovementLog log(request);
   const PlanRequest watched = log.watched();
   const LastResort no_fallbacks{.work = 0};
-  Budget budget(watched, no_fallbacks);
-  result.parts = search_on(problem, watched, budget, result.best,
+  Spending spending(watched, no_fallbacks);
+  result.parts = search_on(problem, watched, spending, result.best,
                            {.place_window = best_placement, .first = kFirst, .of_small = kBudget});
   return result;
 }
@@ -92,7 +92,7 @@ TEST_SUITE("threads") {
       CHECK(many.best.placed == one.best.placed);
       REQUIRE(many.parts.size() == one.parts.size());
       for (std::size_t i = 0; i < one.parts.size(); ++i) {
-        CHECK(many.parts[i].seconds == one.parts[i].seconds);
+        CHECK(many.parts[i].budget.seconds == one.parts[i].budget.seconds);
         CHECK(many.parts[i].best == one.parts[i].best);
         CHECK(many.parts[i].ends == one.parts[i].ends);
       }

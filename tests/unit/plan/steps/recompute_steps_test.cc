@@ -39,10 +39,10 @@ Cluster some_devices(std::size_t count, Bytes capacity) {
 
 StepPlan planned_steps(const OpGraph& graph, const Cluster& cluster, std::uint32_t micro_batches,
                        Recompute recompute, bool suggest = false) {
-  PlanRequest request{.budget = 0.02};
+  StepRequest request{.search = {.budget = 0.02}};
   request.recompute = recompute;
   request.micro_batches = {micro_batches};
-  request.suggest = suggest;  // advice takes more plans
+  request.search.suggest = suggest;  // advice takes more plans
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   return make_step_plan(std::move(sizes), cluster, request);

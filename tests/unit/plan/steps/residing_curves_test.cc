@@ -83,10 +83,10 @@ OpGraph layers(std::uint64_t seed) {
 
 std::optional<Plan> plan_from(const OpGraph& graph, const Cluster& cluster,
                               std::uint32_t micro_batches, const Plan* known) {
-  PlanRequest request{.budget = 0.001};
+  StepRequest request{.search = {.budget = 0.001}};
   request.micro_batches = {micro_batches};
   request.residency = AwayChoice::kAuto;
-  request.bounds = request.suggest = false;
+  request.search.bounds = request.search.suggest = false;
   request.known = known;
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
@@ -97,11 +97,10 @@ std::optional<Plan> plan_from(const OpGraph& graph, const Cluster& cluster,
 
 std::optional<Time> step_of(const OpGraph& graph, const Cluster& cluster, AwayChoice residency,
                             Recompute recompute = Recompute::kAuto) {
-  PlanRequest request{.budget = 0.005};
+  StepRequest request{.search = {.budget = 0.005}};
   request.residency = residency;
   request.recompute = recompute;
-  request.recompute_is_given = recompute == Recompute::kNone;
-  request.bounds = request.suggest = false;
+  request.search.bounds = request.search.suggest = false;
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   const StepPlan made = make_step_plan(std::move(sizes), cluster, request);  // verified there

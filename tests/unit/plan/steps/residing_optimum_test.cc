@@ -251,7 +251,7 @@ Compared compare(std::size_t layers, bool weights, Bytes least, std::uint64_t se
     const std::optional<Time> best = ByBruteForce(graph, cluster).shortest();
     if (!best.has_value()) continue;
     const auto planned = [&](AwayChoice residency) {
-      PlanRequest request{.budget = budget};
+      StepRequest request{.search = {.budget = budget}};
       request.residency = residency;
       std::vector<OpGraph> sizes;
       sizes.push_back(recosted(graph.graph, {}));

@@ -76,7 +76,7 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
 Plan with_all_away(OpGraph graph, Bytes capacity) {
   std::vector<OpGraph> sizes;
   sizes.push_back(std::move(graph));
-  PlanRequest request{.budget = 0.01};
+  StepRequest request{.search = {.budget = 0.01}};
   request.residency = AwayChoice::kAll;
   StepPlan made = make_step_plan(std::move(sizes), gpu_and_host(capacity, Bytes(10'000)), request);
   REQUIRE(std::holds_alternative<Plan>(made.result));

@@ -14,7 +14,7 @@
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/plan/fit/changed_cluster.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/study/cluster_edits.h"
 #include "baechi/study/least.h"
@@ -25,21 +25,21 @@
 namespace baechi::testing {
 namespace {
 
-PlanRequest asking_for(std::uint32_t micro_batches, Recompute recompute = Recompute::kNone) {
-  PlanRequest request{.budget = 0.02};
+StepRequest asking_for(std::uint32_t micro_batches, Recompute recompute = Recompute::kNone) {
+  StepRequest request{.search = {.budget = 0.02}};
   request.micro_batches = {micro_batches};
   request.recompute = recompute;
   return request;
 }
 
-PlanResult planned_on(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request) {
+PlanResult planned_on(const OpGraph& graph, const Cluster& cluster, const StepRequest& request) {
   std::vector<OpGraph> sizes;
   sizes.push_back(recosted(graph, {}));
   return make_step_plan(std::move(sizes), cluster, request).result;
 }
 
 // What is told fits, asked for the same way.
-void check_told(const OpGraph& graph, const Cluster& cluster, const PlanRequest& request,
+void check_told(const OpGraph& graph, const Cluster& cluster, const StepRequest& request,
                 const Unplaceable& answer) {
   REQUIRE(answer.smallest_capacity.has_value());
   const auto more = changed_cluster(cluster, answer.smallest_capacity, cluster.num_devices());
@@ -81,7 +81,7 @@ constexpr const char* kTwoDevices = R"({"format": "baechi-cluster", "version": 1
 TEST_CASE("micro-batches: the capacity that is told fits with all second runs, too") {
   const OpGraph graph = parse_graph(kPinned, "pinned");
   const Cluster cluster(parse_cluster(kTwoDevices, "two"));
-  const PlanRequest request = asking_for(3, Recompute::kAll);
+  const StepRequest request = asking_for(3, Recompute::kAll);
   const PlanResult result = planned_on(graph, cluster, request);
   REQUIRE(std::holds_alternative<Unplaceable>(result));
   check_told(graph, cluster, request, std::get<Unplaceable>(result));
@@ -95,21 +95,21 @@ TEST_CASE("micro-batches: advice takes its share of the budget, however many pla
   const std::int64_t of_one = 20 * static_cast<std::int64_t>(steps.front().graph.num_ops());
   for (const int plans : {0, 1, 4, 40}) {
     CAPTURE(plans);
-    double parts = 0;
+    std::int64_t spent = 0;
     int tries = 0;
-    const PeakOn fits_if_large = [&](const Cluster& other, double part) -> std::optional<Bytes> {
-      parts += part;
+    const PeakOn fits_if_large = [&](const Cluster& other, Budget budget) -> std::optional<Bytes> {
+      spent += budget.replays();
       ++tries;
       const Bytes capacity = other[DeviceId(0)].capacity;
       return other.num_devices() > 3 || capacity.count() > 1'000 ? std::optional(capacity)
                                                                  : std::nullopt;
     };
-    const double budget = static_cast<double>(plans * of_one) / kReplaysPerSecond;
-    const StepAdvice advice = advice_on(steps, cluster, fits_if_large, {.budget = budget});
+    const StepAdvice advice =
+        advice_on(steps, cluster, fits_if_large,
+                  {.budget = Budget::of_replays(static_cast<double>(plans * of_one))});
     CHECK(advice.work <= plans * of_one);
     CHECK(tries <= plans);
-    CHECK(tries * of_one + static_cast<std::int64_t>(parts * budget * kReplaysPerSecond) <=
-          plans * of_one + tries);
+    CHECK(tries * of_one + spent <= plans * of_one + tries);
     CHECK(advice.cut_short == (plans < 4));
     CHECK(advice.smallest_capacity.has_value() == (plans >= 4));
   }
@@ -121,7 +121,7 @@ TEST_CASE("micro-batches: what is told is what min finds, about, in memory and i
     CAPTURE(seed);
     const OpGraph graph = seed == 1 ? training(4) : random_training(seed, 5, seed % 2 == 0);
     const auto micro_batches = static_cast<std::uint32_t>(2 + seed % 3);
-    PlanRequest request = asking_for(micro_batches);
+    StepRequest request = asking_for(micro_batches);
     const ClusterSpec two = byte_per_ns(2, CommunicationMode::kDuplex, Time(0)).spec();
     const auto least = least_memory(graph, two, request);
     REQUIRE(least.has_value());

@@ -33,9 +33,9 @@ std::vector<OpGraph> sizes(std::initializer_list<std::int64_t> batches) {
   return graphs;
 }
 
-PlanRequest request_for(std::vector<std::uint32_t> numbers,
+StepRequest request_for(std::vector<std::uint32_t> numbers,
                         std::optional<std::int64_t> mini_batch = {}) {
-  PlanRequest request{.budget = 0.05};
+  StepRequest request{.search = {.budget = 0.05}};
   request.micro_batches = std::move(numbers);
   request.mini_batch = mini_batch;
   return request;
@@ -50,7 +50,7 @@ const Plan& plan_in(const StepPlan& made) {
   return std::get<Plan>(made.result);
 }
 
-std::string error_of(std::vector<OpGraph> graphs, const PlanRequest& request) {
+std::string error_of(std::vector<OpGraph> graphs, const StepRequest& request) {
   try {
     make_step_plan(std::move(graphs), four_devices(), request);
   } catch (const InputError& error) {
@@ -148,8 +148,8 @@ TEST_CASE("micro-batches: a long step is searched as a whole only if nothing els
   CHECK(std::ranges::count(many, "replayed m-etf") == 1);
   CHECK(std::ranges::count(many, "pipeline") == 1);
 
-  PlanRequest request = request_for({600});
-  request.suggest = false;
+  StepRequest request = request_for({600});
+  request.search.suggest = false;
   const StepPlan none = make_step_plan(sizes({4}), four_devices(Bytes(15)), request);
   REQUIRE(std::holds_alternative<Unplaceable>(none.result));
   CHECK(std::get<Unplaceable>(none.result).proved);
@@ -199,16 +199,16 @@ TEST_CASE("micro-batches: costs of one size grow in proportion, and a note says 
 
 TEST_CASE("micro-batches: auto tries stages, and its plan is no slower than pipeline's") {
   const Cluster cluster = four_devices();
-  PlanRequest request = request_for({8});
+  StepRequest request = request_for({8});
   const Plan all = plan_in(make_step_plan(sizes({4}), cluster, request));
-  request.method = "pipeline";
+  request.search.method = "pipeline";
   const StepPlan made = make_step_plan(sizes({4}), cluster, request);
   CHECK(plan_in(made).method == "pipeline");
   CHECK(check_plan(made.step.graph, plan_in(made)).empty());
   CHECK(open_plan_text(plan_to_json(plan_in(made), made.step), "p", training(4)).plan ==
         plan_in(made));
   CHECK(all.makespan() <= plan_in(made).makespan());
-  CHECK(error_of(sizes({4}), PlanRequest{.method = "pipeline"}) ==
+  CHECK(error_of(sizes({4}), StepRequest{.search = {.method = "pipeline"}}) ==
         "method: 'pipeline' places steps of several micro-batches: say how many there are");
 }
 
@@ -247,8 +247,8 @@ std::string changed(std::string text, const std::string& from, const std::string
 }
 
 TEST_CASE("micro-batches: plans whose runs are not those of the step are refused") {
-  PlanRequest request = request_for({2});
-  request.bounds = false;
+  StepRequest request = request_for({2});
+  request.search.bounds = false;
   const StepPlan made =
       make_step_plan(sizes({4}), byte_per_ns(1, CommunicationMode::kDuplex), request);
   const std::string text = plan_to_json(plan_in(made), made.step);

@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a budget in seconds is shared out, and what a second of it buys. Beyond the paper.
+// What a request may spend, and how it is shared out. Beyond the paper.
 #pragma once
+
+#include <cstdint>
 
 namespace baechi {
 
-// In a second of one core, about: operators that the simulator replays, moments that the exact
-// search looks at, and units of the local search's work.
-inline constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
+// An amount of work that is counted, not a clock, so that equal input gives an equal plan: about as
+// much as one core of a current machine does in so many seconds.
+struct Budget {
+  static constexpr double kReplaysPerSecond = 5e6, kLooksPerSecond = 15e6, kRefinesPerSecond = 15e6;
+
+  double seconds = 1;
+
+  constexpr Budget(double amount = 1) : seconds(amount) {}  // NOLINT(google-explicit-constructor)
+  static constexpr Budget of_replays(double operators) { return operators / kReplaysPerSecond; }
+
+  constexpr bool none() const { return seconds == 0; }
+  // Operators that the simulator replays, moments that the exact search looks at, and units of the
+  // local search's work.
+  std::int64_t replays() const { return static_cast<std::int64_t>(seconds * kReplaysPerSecond); }
+  std::int64_t looks() const { return static_cast<std::int64_t>(seconds * kLooksPerSecond); }
+  std::int64_t refines() const { return static_cast<std::int64_t>(seconds * kRefinesPerSecond); }
+
+  constexpr Budget part(double share) const { return seconds * share; }
+  // Takes off what was spent of it.
+  constexpr void spend(Budget other) { seconds -= other.seconds; }
+};
 
 // Parts of what fall-backs have left of a budget.
 struct Share {

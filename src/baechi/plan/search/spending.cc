@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "baechi/plan/search/budget.h"
+#include "baechi/plan/search/spending.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/fit/fit_search.h"
-#include "baechi/plan/request/shares.h"
+#include "baechi/plan/request/budget.h"
 
 namespace baechi {
 
@@ -29,34 +29,24 @@ std::int64_t work_of_methods(const OpGraph& graph) {
 }
 
 std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& graph) {
-  if (request.budget == 0) return 0;
-  return work_of_methods(graph) + replays_in(request.budget * Share::kMethods);
+  if (request.budget.none()) return 0;
+  return work_of_methods(graph) + request.budget.part(Share::kMethods).replays();
 }
 
-Budget::Budget(const PlanRequest& request, const LastResort& fallbacks)
-    : request_(request), fallbacks_(fallbacks), seconds_(request.budget) {}
+Spending::Spending(const PlanRequest& request, const LastResort& fallbacks)
+    : request_(request), fallbacks_(fallbacks), all_(request.budget) {}
 
-Budget::Budget(const Budget& other, double seconds)
-    : request_(other.request_),
-      fallbacks_(other.fallbacks_),
-      seconds_(seconds),
-      brake_(other.brake_) {}
+Spending::Spending(const Spending& other, Budget part)
+    : request_(other.request_), fallbacks_(other.fallbacks_), all_(part), brake_(other.brake_) {}
 
-double Budget::seconds_left() const {
-  const auto spent = static_cast<double>(fallbacks_.spent);
-  return std::max(seconds_ / 2, seconds_ - spent / kReplaysPerSecond);
+Budget Spending::left() const {
+  Budget left = all_;
+  left.spend(Budget::of_replays(static_cast<double>(fallbacks_.spent)));
+  return std::max(all_.seconds / 2, left.seconds);
 }
 
-std::int64_t Budget::replays(double share) const { return replays_in(seconds_left() * share); }
-
-std::int64_t Budget::looks(double share) const {
-  return static_cast<std::int64_t>(seconds_left() * share * kLooksPerSecond);
-}
-
-double Budget::seconds(double share) const { return seconds_left() * share; }
-
-RefineOptions Budget::refinement(double share) const {
-  return {.work = static_cast<std::int64_t>(seconds_left() * share * kRefinesPerSecond),
+RefineOptions Spending::refinement(double share) const {
+  return {.work = left().part(share).refines(),
           .seed = request_.place.seed,
           .threads = request_.threads,
           .order = request_.place.order,
@@ -64,13 +54,13 @@ RefineOptions Budget::refinement(double share) const {
           .cancel = request_.place.cancel};
 }
 
-void Budget::start_clock() {
+void Spending::start_clock() {
   constexpr double kPatience = 5, kLeastPatience = 20;
-  brake_.emplace(std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(std::max(kLeastPatience, request_.budget * kPatience))));
+  brake_.emplace(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(
+      std::max(kLeastPatience, request_.budget.part(kPatience).seconds))));
 }
 
-bool Budget::is_over() {
+bool Spending::is_over() {
   const CancelFlag* const cancel = request_.place.cancel;
   const bool over =
       (brake_.has_value() && brake_->reached()) || (cancel != nullptr && cancel->requested());
