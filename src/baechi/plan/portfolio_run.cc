@@ -120,13 +120,16 @@ void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& opt
     return keep(std::move(optimized));
   // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
   // one that fits has to be worth its part of the budget.
+  const bool failed = !optimized.placed.has_value();
   Attempt plain = attempt({.costs = costs_,
                            .units = units_,
                            .last_resort = &last_resort_,
                            .order = request_.place.order,
-                           .searched = !optimized.placed.has_value(),
-                           .known = given_.known},
+                           .searched = failed,
+                           .known = given_.known,
+                           .failed = failed ? &optimized : nullptr},
                           placer, options);
+  optimized.misfit_as_given.reset();
   optimized.nanoseconds += plain.nanoseconds;
   if (!plain.placed.has_value() ||
       (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {

@@ -39,12 +39,14 @@ class HeftByAccount {
         add(ready_.placed(choice->op));
         if (state_.num_placed() % 1024 == 0) throw_if_cancelled(options_.cancel);
       }
-      if (!blocked_.empty()) return DoesNotFit{blocked_.front(), least_short(blocked_.front())};
+      if (const OpId* op = stuck()) return DoesNotFit{*op, least_short(*op)};
     } while (add(ready_.rest()));
     return state_.take_plan();
   }
 
  private:
+  static constexpr std::size_t kMostLooks = 3, kLooksOfAny = 10'000;
+
   struct Choice {
     OpId op;
     DeviceId device;
@@ -55,15 +57,25 @@ class HeftByAccount {
     return !ops.empty();
   }
 
+  // Where plans fit, operators are looked at once or twice, most often; at the most 5 times was seen.
+  bool is_hopeless() const { return looks_ > kMostLooks * graph_.num_ops() + kLooksOfAny; }
+  const OpId* stuck() {
+    if (!blocked_.empty()) return &blocked_.front();
+    while (!queue_.empty() && state_.placed(queue_.top().op)) queue_.pop();
+    return queue_.empty() ? nullptr : &queue_.top().op;
+  }
+
   // The first by rank that has room; where none has, the first to get some.
   std::optional<Choice> next() {
     if (std::exchange(frees_seen_, state_.memory().num_frees()) != state_.memory().num_frees())
       unblock();
     while (true) {
       while (!queue_.empty()) {
+        if (is_hopeless()) return std::nullopt;
         const OpId op = queue_.top().op;
         queue_.pop();
         if (state_.placed(op)) continue;
+        ++looks_;
         if (const std::optional<DeviceId> device = best_device(op)) return Choice{op, *device};
         blocked_.push_back(op);
       }
@@ -189,6 +201,7 @@ class HeftByAccount {
   std::priority_queue<Ranked> queue_;
   std::vector<OpId> blocked_;  // no device had room
   std::uint64_t frees_seen_ = 0;
+  std::size_t looks_ = 0;  // for a device
 };
 
 }  // namespace

@@ -68,12 +68,18 @@ class PlacerAttempt {
       : problem_(problem), placer_(placer), options_(options), attempt_(attempt) {}
 
   void run() {
+    if (problem_.failed != nullptr) {
+      note_care();
+      start_ = problem_.failed->misfit_as_given;
+      return search();
+    }
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
     if (place(shrink, {}) || placer_.baseline || problem_.paper) return;
     if (place_carefully(shrink)) return;
     if (shrink && keep_cut()) return;
     if (shrink) {
       fall_back("unoptimized");
+      as_given_ = true;
       if (place(false, {}) || place_carefully(false)) return;
     }
     if (problem_.searched) search();
@@ -91,6 +97,11 @@ class PlacerAttempt {
     MemoryPolicy memory = MemoryPolicy::kLive;
     double headroom = 0;
   };
+
+  void note_care() {
+    if (placer_.list_scheduler) fall_back("headroom");
+    fall_back("reserve");
+  }
 
   bool place_carefully(bool shrink) {
     if (placer_.list_scheduler) {
@@ -169,6 +180,8 @@ class PlacerAttempt {
     if (misfit.has_value()) {
       if (attempt_.reason.empty() && !attempt_.placed.has_value())
         note_overflow(misfit->trace, misfit->overflow);
+      if (as_given_ && !attempt_.misfit_as_given.has_value())
+        attempt_.misfit_as_given = misfit->placed;
       if (!start_.has_value()) start_ = std::move(misfit->placed);
     }
     return false;
@@ -230,6 +243,7 @@ class PlacerAttempt {
   const PlaceOptions& options_;
   Attempt& attempt_;
   std::optional<PlacedGraph> start_;
+  bool as_given_ = false;  // what is tried now, after the optimised graph
 };
 
 }  // namespace

@@ -33,6 +33,8 @@ struct Shrunk {
 // Plans that are known beforehand: what each placer makes of the graph as it is.
 using KnownPlans = std::vector<std::pair<Placer, PlacedGraph>>;
 
+struct Attempt;
+
 // What an attempt works on. All refer to one graph on one cluster and must outlive it.
 struct Problem {
   const CostModel& costs;
@@ -43,6 +45,9 @@ struct Problem {
   bool searched = true;  // for any plan that fits, when the method's own choices do not
   bool paper = false;    // one try, in the order in which operators become ready, and no fall-backs
   const KnownPlans* known = nullptr;  // of these costs, with the options that methods start with
+  // The same method's attempt on the optimised graph that ended with nothing: what it tried of the
+  // graph as it is, is not tried again.
+  const Attempt* failed = nullptr;
 };
 
 struct Attempt {
@@ -55,9 +60,10 @@ struct Attempt {
   IdVector<DeviceId, Bytes> peaks;      // of `placed`
   std::int64_t nanoseconds = 0;         // wall time the attempt took; never part of a result
   std::vector<std::string> fallbacks;
-  std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
-  std::string reason;                // when there is no placement
-  bool proved = false;               // all placements were tried
+  std::optional<DoesNotFit> misfit;            // where the method's own choices ran out of room
+  std::string reason;                          // when there is no placement
+  bool proved = false;                         // all placements were tried
+  std::optional<PlacedGraph> misfit_as_given;  // the first on the graph as it is that had no room
 };
 
 // Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.

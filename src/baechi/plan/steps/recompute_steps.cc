@@ -91,7 +91,8 @@ class Choices {
     const Plan* plan = std::get_if<Plan>(&result);
     return plan != nullptr ? std::optional(plan->makespan()) : std::nullopt;
   }
-  // With these second runs, for so much of the budget.
+  // With these second runs, for so much of the budget. Whether something fits is asked in short of large
+  // steps, unless it is asked with all of it.
   Made with(const Chosen& chosen, double part) const {
     const auto order = graph_.topological_order();
     std::vector<Recomputation> again = runs_.in({order.begin(), order.end()}, chosen).again;
@@ -99,7 +100,9 @@ class Choices {
     const std::vector<std::string> faults = check_recomputation(graph_, one, again);
     BAECHI_ASSERT(faults.empty(), ("second runs broke a rule: " + faults.front()).c_str());
     Made made{unroll(one, micro_batches_), Plan{}};
-    made.result = plan_step(one, made.step, costs_.cluster(), watched(part));
+    PlanRequest request = watched(part);
+    if (part < 1 && is_large(made.step)) request.budget_to_fit = request_.budget;
+    made.result = plan_step(one, made.step, costs_.cluster(), request);
     if (Plan* plan = std::get_if<Plan>(&made.result)) {
       plan->recomputed = std::move(again);
       if (!plan->recomputed.empty())

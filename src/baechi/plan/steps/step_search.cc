@@ -24,11 +24,6 @@
 namespace baechi {
 namespace {
 
-// Steps of more operators are searched as a whole only if nothing else fits: from a few thousand on
-// stages and placements of one micro-batch were shorter wherever it was tried, in a tenth of the
-// time.
-constexpr std::size_t kMostSearched = 4'000;
-
 constexpr const char* kStoppedSearch =
     "you stopped the search: this is the best of what it had found, another run may find more";
 
@@ -93,7 +88,7 @@ class StepSearch {
 
   void run() {
     const PlanRequest& request = problem_.request;
-    const bool large = problem_.step.graph.num_ops() > kMostSearched && request.method == "auto";
+    const bool large = is_large(problem_.step) && request.method == "auto";
     const bool asks_in_short = large && request.budget_to_fit.has_value();
     for (const bool last_resort : {false, true}) {
       for (const StepMethod& each : step_methods()) {

@@ -104,6 +104,12 @@ TEST_CASE("paper: what is beyond it, or what it decides, is refused") {
   request.recompute = Recompute::kAuto;
   CHECK(error_of(request) == "recompute: it is beyond the paper: leave out one of the two");
   request = paper();
+  request.residency = AwayChoice::kAuto;
+  CHECK(error_of(request) == "residency: it is beyond the paper: leave out one of the two");
+  request = paper();
+  request.replicas = std::vector<std::uint32_t>{2};
+  CHECK(error_of(request) == "replicas: it is beyond the paper: leave out one of the two");
+  request = paper();
   request.micro_batches = std::vector<std::uint32_t>{2};
   std::vector<OpGraph> sizes;
   sizes.push_back(figure_1());
