@@ -33,7 +33,7 @@ struct RaceRound {
 };
 constexpr RaceRound kFurtherRounds[] = {{0.1, 12}, {0.1, 5}};
 constexpr std::int64_t kOneIsNear = 12, kHopelessReplicas = 25;  // percent
-constexpr double kTimesAsMuch = 2;                       // as before; less would find the same
+constexpr double kTimesAsMuch = 2;  // as before; less would find the same
 
 }  // namespace
 
