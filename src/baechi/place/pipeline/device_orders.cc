@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "baechi/base/units.h"
+#include "baechi/graph/unroll.h"
 
 namespace baechi::pipeline {
 namespace {
@@ -32,28 +33,42 @@ Time time_for_all(const CostModel& costs, DeviceId device) {
   return sum;
 }
 
+// Those that compute for a micro-batch, or all if none does: not a host that runs updates alone.
+DeviceSequence computing(const CostModel& costs, std::size_t most) {
+  const OpGraph& graph = costs.graph();
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  DeviceSequence found, all;
+  for (const DeviceId device : costs.cluster().devices()) {
+    const bool computes = std::ranges::any_of(graph.ops(), [&](OpId op) {
+      return !once[op] && costs.compute_time(op, device).value_or(Time(0)) > Time(0);
+    });
+    if (computes && found.size() < most) found.push_back(device);
+    if (all.size() < most) all.push_back(device);
+  }
+  return found.empty() ? all : found;
+}
+
 }  // namespace
 
 std::vector<DeviceSequence> device_orders(const CostModel& costs, std::size_t most) {
   constexpr std::size_t kMostStages = 64;
   const Cluster& cluster = costs.cluster();
-  const std::size_t count = std::min(kMostStages, cluster.num_devices());
+  const DeviceSequence devices = computing(costs, kMostStages);
   DeviceSequence types;  // the first device of its kind, for each
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto first = std::find_if(types.begin(), types.end(), [&](DeviceId other) {
-      return alike(costs, other, DeviceId(i));
-    });
-    types.push_back(first == types.end() ? DeviceId(i) : *first);
+  for (const DeviceId device : devices) {
+    const auto first = std::find_if(types.begin(), types.end(),
+                                    [&](DeviceId other) { return alike(costs, other, device); });
+    types.push_back(first == types.end() ? device : *first);
   }
   // From types to devices: each type's in the order of their ids.
   const auto named = [&](const DeviceSequence& of) {
-    std::vector<bool> used(count, false);
+    std::vector<bool> used(devices.size(), false);
     DeviceSequence order;
     for (const DeviceId type : of)
-      for (std::size_t i = 0; i < count; ++i)
+      for (std::size_t i = 0; i < devices.size(); ++i)
         if (!used[i] && types[i] == type) {
           used[i] = true;
-          order.push_back(DeviceId(i));
+          order.push_back(devices[i]);
           break;
         }
     return order;
@@ -68,8 +83,7 @@ std::vector<DeviceSequence> device_orders(const CostModel& costs, std::size_t mo
   if (orders.size() <= most) return orders;
 
   orders.clear();
-  DeviceSequence order;
-  for (std::size_t i = 0; i < count; ++i) order.push_back(DeviceId(i));
+  DeviceSequence order = devices;
   orders.push_back(order);
   const auto by = [&](auto&& key) {
     std::stable_sort(order.begin(), order.end(),

@@ -240,6 +240,22 @@ TEST_CASE(
   CHECK(peaks.back() < peaks.front());
 }
 
+TEST_CASE("residency: a host beside devices makes no pipeline longer") {
+  const OpGraph graph = light_layers(6, Bytes(1), true);
+  const auto step = [&](const Cluster& cluster) {
+    PlanRequest request{.method = "pipeline"};
+    request.micro_batches = {4};
+    std::vector<OpGraph> sizes;
+    sizes.push_back(recosted(graph, {}));
+    const StepPlan made = make_step_plan(std::move(sizes), cluster, request);
+    REQUIRE(std::holds_alternative<Plan>(made.result));
+    return std::get<Plan>(made.result).makespan();
+  };
+  ClusterSpec alone = two_and_host(Bytes(100'000)).spec();
+  alone.devices.pop_back();
+  CHECK(step(two_and_host(Bytes(100'000))) <= step(Cluster(alone)));
+}
+
 // Where not everything fits, slower devices that come first hold what they have room for.
 TEST_CASE("residency: the slower devices that come first hold less where memory is short") {
   const OpGraph graph = layers(1);
