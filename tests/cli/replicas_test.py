@@ -100,6 +100,25 @@ def test_auto_is_as_good_as_the_best_number(run: Run, llama: Path) -> None:
     assert step("auto") <= 1.005 * min(step(number) for number in ("1", "2", "4", "8", "16"))
 
 
+def test_auto_keeps_what_other_methods_find(run: Run, tmp_path: Path) -> None:
+    """Where links are slow or memory is short, the method for large steps finds little."""
+    graph = tmp_path / "unet.json"
+    model = ("unet", "--batch", "2", "--training", "--variables")
+    done = run("generate", *model, "--device", "gpu=a100", "--precision", "bf16", "-o", graph)
+    assert done.returncode == 0, done.stderr
+
+    def step(cluster: str, link: str, *replicas: str) -> int:
+        devices = ("--cluster", cluster, "--link", link, "--micro-batches", "16")
+        done = run("place", graph, *devices, *replicas, "--json")
+        assert done.returncode == 0, done.stderr
+        return int(json.loads(done.stdout)["makespan"])
+
+    slow = ("8x16GiB", "10us,100MB/s")
+    assert step(*slow, "--replicas", "auto") <= step(*slow)
+    short = ("4x1500MiB", "10us,2GB/s")
+    assert step(*short, "--replicas", "auto") <= 1.1 * step(*short, "--replicas", "2")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

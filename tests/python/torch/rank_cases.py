@@ -252,7 +252,8 @@ def over_ranks(name: str) -> Any:
             behind = names[min(names.index(n) for n in names if n.endswith(":reduce")) :]
             assert not all(name.endswith((":reduce", ":sums")) for name in behind)
     if name == "whole":
-        assert "'bases.0.weight' wraps other tensors" in said_by(placed.state_dict)
+        for tell in (placed.state_dict, lambda: placed.save("nowhere")):
+            assert "'bases.0.weight' wraps other tensors" in said_by(tell)
     mine = own(placed)
     others = [t for n, t in named(model) if n not in mine]
     assert all(t.untyped_storage().nbytes() <= 16 for t in others)
@@ -509,6 +510,17 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     for program in (one.part.program for one in placed._steps.last):
         assert str(parse(str(program), program.table)) == str(program)
     return losses, peaks[-1], placed.peaks[here], own(placed)
+
+
+def late(_: Path) -> tuple[str, str, bool]:
+    """Fail in a kernel that others wait for; return what is said, what is kept, and of the next."""
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="2ms")
+    case = CASES["tied"]
+    model, *batch = built(case)
+    placed = placed_at_random(case, model, batch, devices=None, method="single")
+    placed.step(*batch)
+    said, kept = failing(placed, batch[0] + 5, *batch[1:])
+    return said, kept, bool(placed.step(*batch).isfinite())
 
 
 def stepped(placed: Any, optimizer: torch.optim.Optimizer, batch: Any) -> float:

@@ -21,7 +21,7 @@ _WORLDS = {
 }
 _ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
-    2: [*_ALONE, "dropped", "copied_simulated", "hosted"],
+    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "late"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
 }
 
@@ -63,6 +63,13 @@ def test_simulated_devices_hold_what_is_said_of_them(folder: Path, name: str) ->
         assert mine
         for key, weight in mine.items():
             torch.testing.assert_close(weight, weights[key], rtol=1e-7, atol=1e-7)
+
+
+def test_what_fails_late_on_a_device_fails_on_all_ranks(folder: Path) -> None:
+    for said, kept, goes_on in found(folder, "late"):
+        assert "index out of range in self" in said
+        assert kept.startswith("True of ")
+        assert goes_on
 
 
 _SAID = {  # on both ranks

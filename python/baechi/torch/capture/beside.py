@@ -33,7 +33,7 @@ def bytes_beside(weight: torch.Tensor | None) -> int:
     if weight is None or type(weight).to is torch.Tensor.to:
         return 0
     tensors = _Tensors()
-    with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError):
+    with contextlib.suppress(Exception):  # what has no copy may refuse it as it likes
         tensors.dump(vars(weight))
     sizes: dict[int, int] = {}  # views of one memory count once
     for tensor in tensors.found:

@@ -125,9 +125,14 @@ class RankSteps(Steps):
         self, losses: list[torch.Tensor], groups: list[Any], error: Exception | None, scaler: Any
     ) -> torch.Tensor:
         """Return the loss, which one rank has; all go on, or none."""
-        processes = self.processes
-        total = float(sum(losses)) if losses else 0.0
-        finite = scaler is None or all(map(self._is_finite, self.weights.own.values()))
+        processes, total, finite = self.processes, 0.0, True
+        try:  # what failed on a device shows where somebody waits for it
+            if processes.device.type != "cpu":
+                torch.accelerator.synchronize(processes.device)
+            total = float(sum(losses)) if losses else 0.0
+            finite = scaler is None or all(map(self._is_finite, self.weights.own.values()))
+        except Exception as failed:
+            error = error or failed
         numbers = total, float(finite), float(bool(losses))
         what = "finish this step (gradients stay as they were)"
         found = processes.agree(what, {}, error, numbers)
@@ -177,11 +182,17 @@ class RankSteps(Steps):
             sizes += kept(tensor) if tensor.requires_grad else ()
             held[self.placement.homes.get(weights.names[i], 0)] += sum(map(whole, sizes))
         store, parts = self.placement.away.store, self.processes.replicas.part
+        trained = [(i, t) for i, t in weights.tensors.items() if t.requires_grad]
+        sums = Counter[int]()  # of the gradients that the programs before have made
+        for i, tensor in trained if len(self.last) > 1 else ():
+            sums[self.placement.homes.get(weights.names[i], 0)] += whole(tensor.nbytes)
         most = {p: [program.peaks_of(p) for program in self.last] for p in {*parts}}
         for p, each in most.items():
-            held[p] += weights.stand_ins(p) + self.batch + max(own for own, *_ in each)
+            own = max(step + (sums[p] if i else 0) for i, (step, *_) in enumerate(each))
+            held[p] += weights.stand_ins(p) + self.batch + own
         found = [held[p] for p in parts]
         if store is not None:
+            held[store] += sums[store]
             found.append(held[store] + sum(max(own for _, own in each) for each in most.values()))
         return found
 

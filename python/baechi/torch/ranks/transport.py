@@ -2,7 +2,8 @@
 """Takes the messages of one program between ranks, by torch.distributed.
 
 Nothing is tagged: the messages of two ranks are asked for in the order in which they are sent. No
-call here waits but `take`, `gone` and `finish`. What was sent is let go of once it has left.
+call here waits but `take`, `gone` and `finish`. What was sent is let go of once
+it is known to have left: of gloo's messages that is when they are waited for.
 """
 
 from __future__ import annotations

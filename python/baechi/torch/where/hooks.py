@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
 from torch.utils.hooks import RemovableHandle
 
 from baechi.torch.capture.recorder import behind
@@ -201,7 +202,7 @@ def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -
         mode.__exit__(None, None, None)
 
     for node in behind(first, ends):
-        if not hasattr(node, "variable"):  # which would add up a weight's gradient
+        if isinstance(node, FunctionCtx) or not hasattr(node, "variable"):  # no gradient's sum
             node.register_prehook(enter)
             node.register_hook(leave)
 

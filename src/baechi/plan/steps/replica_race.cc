@@ -25,15 +25,16 @@ constexpr double kFewTried = 200;
 constexpr double kOfAllMethods = 240, kOfFirstPlan = 30, kOfGoodPlan = 10, kOfChosen = 20;
 
 // Of the first round are all, of the others those at most so many percent behind; each round has a
-// part of the budget, which those who are in it share.
-constexpr double kFirstRound = 0.1;
+// part of the budget, which those who are in it share. One replica is planned with all of another
+// budget, unless what those in front find with their part shows that it is longer.
+constexpr double kFirstRound = 0.1, kBeforeOne = 0.2;
 struct RaceRound {
   double part;
   std::int64_t behind;
 };
 constexpr RaceRound kFurtherRounds[] = {{0.1, 12}, {0.1, 5}};
-constexpr std::int64_t kOneIsNear = 12, kHopelessReplicas = 25;  // percent
-constexpr double kTimesAsMuch = 2;  // as before; less would find the same
+constexpr std::int64_t kHopelessReplicas = 25;  // percent
+constexpr double kTimesAsMuch = 2;              // as before; less would find the same
 
 }  // namespace
 
@@ -110,9 +111,11 @@ void ReplicaRace::run() {
   try {
     play(kFirstRound, std::nullopt);
     for (const RaceRound& round : kFurtherRounds) play(round.part, round.behind);
-    for (Entrant& entrant : entrants_)
-      if (entrant.count == 1 && is_near(entrant, kOneIsNear) && may_win(entrant))
-        plan_as_without(entrant);
+    for (Entrant& entrant : entrants_) {
+      if (entrant.count > 1) continue;
+      if (in_front() != &entrant && may_win(entrant)) play(kBeforeOne, 0);
+      if (may_win(entrant)) plan_as_without(entrant);
+    }
     play(left_.seconds / request_.search.budget.seconds, 0);
   } catch (const Cancelled&) {  // anytime: what was found before stays
     if (in_front() == nullptr) throw;
@@ -137,9 +140,10 @@ void ReplicaRace::plan_as_without(Entrant& entrant) {
   entrant.had = request_.search.budget;
   StepPlan plan = plan_(recosted(graph_, {}), micro_batches_, cluster_, request_);
   const auto* found = std::get_if<Plan>(&plan.result);
-  if (found == nullptr || found->makespan() > *entrant.step) return;
+  if (found == nullptr || (entrant.step.has_value() && found->makespan() > *entrant.step)) return;
   entrant.step = found->makespan();
-  entrant.made->plan = std::move(plan);
+  OpGraph one = recomputing(graph_, found->recomputed);
+  entrant.made = std::make_unique<MadeOf>(MadeOf{std::move(one), std::move(plan)});
 }
 
 void ReplicaRace::try_entrant(Entrant& entrant, Budget part) {
@@ -182,7 +186,7 @@ std::unique_ptr<ReplicaRace::MadeOf> ReplicaRace::plan_one(Entrant& entrant, Bud
       return std::make_unique<MadeOf>(MadeOf{std::move(one), std::move(plan)});
     }
     if (entrant.less == Bytes(0)) entrant.reason = std::get<Unplaceable>(plan.result).reason;
-    if (method == request_.search.method || in_front() != nullptr) break;
+    if (method == request_.search.method || !may_win(entrant)) break;
   }
   return nullptr;
 }

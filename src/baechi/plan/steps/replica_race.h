@@ -34,7 +34,7 @@ class ReplicaRace {
   void enter(std::uint32_t count);
   // Stops early when asked to, if something was found.
   void run();
-  // The best. One replica that is near it was planned as without replicas, with the whole budget.
+  // The best. One replica was planned as without the option, unless no step of it is shorter.
   StepPlan take();
   std::vector<std::string> told() const;  // what became of each number
 

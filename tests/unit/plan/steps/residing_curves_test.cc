@@ -243,7 +243,8 @@ TEST_CASE(
 TEST_CASE("residency: a host beside devices makes no pipeline longer") {
   const OpGraph graph = light_layers(6, Bytes(1), true);
   const auto step = [&](const Cluster& cluster) {
-    PlanRequest request{.method = "pipeline"};
+    StepRequest request;
+    request.search.method = "pipeline";
     request.micro_batches = {4};
     std::vector<OpGraph> sizes;
     sizes.push_back(recosted(graph, {}));
