@@ -132,7 +132,7 @@ void show_plan(const Plan& plan, const PlanTimes& times, const Unrolled& step,
 }
 
 void refuse_for_models(const PlaceArguments& options) {
-  if (options.request.recompute != Recompute::kNone)
+  if (options.request.second_runs() != Recompute::kNone)
     throw InputError(options.output, "a model's file has no room for second runs: write a plan");
   if (options.request.residency != AwayChoice::kNone)
     throw InputError(options.output, "a model's file has no room for fetches: write a plan");
