@@ -313,6 +313,15 @@ def test_functions_that_a_checkpoint_runs_again_read_on_one_device(compiled: boo
         assert not any(frame.eager for frame in backend.frames)
 
 
+def test_backwards_of_eager_calls_have_one_thread_until_the_model_is_restored() -> None:
+    model = Remade().double()
+    with machine() as devices:
+        with placed(model, devices, 2, compiled=False):
+            squares(model, rows(1)).backward()
+            assert not torch.autograd.set_multithreading_enabled(False).prev
+        assert torch.autograd.set_multithreading_enabled(True).prev
+
+
 def test_a_weight_takes_with_it_what_its_class_moves() -> None:
     with machine(asynchronous=False):
         model = Branches()

@@ -32,6 +32,7 @@ class _Entered(threading.local):
         self.again = 0  # how often that module was entered since
         self.device: torch.device | None = None  # where it was called
         self.behind: list[Any] = []  # the nodes of autograd that gave it what it reads
+        self.threads: Any = None  # of backwards, what switched them off
         self.is_again = False  # a checkpoint runs it again: its caller is inside of a call
 
 
@@ -192,8 +193,12 @@ def nodes_of(value: Any) -> list[Any]:
 def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -> None:
     """Have what Python runs in a backward read on one device, too.
 
-    That is the backward of a function that has its own, and what a checkpoint computes again.
+    That is the backward of a function that has its own, and what a checkpoint computes again. One
+    thread runs such a backward: two of PyTorch's, one for each device, may both compute again what
+    one checkpoint has, which is none of theirs.
     """
+    if len(mode.devices) > 1 and _entered.threads is None:
+        _entered.threads = torch.autograd.set_multithreading_enabled(False)
 
     def enter(_: Any) -> None:
         mode.__enter__()
@@ -221,6 +226,9 @@ class Installed:
 
     def remove(self) -> None:
         """Take the hooks away and bring the weights back to where they were."""
+        if _entered.threads is not None:
+            torch.autograd.set_multithreading_enabled(_entered.threads.prev)
+            _entered.threads = None
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
