@@ -245,8 +245,8 @@ class Choice {
                     account_.position_at(item.device, end), graph_.size(item.tensor));
       for (std::size_t copy = i; copy < items_.size() && items_[copy].tensor == item.tensor; ++copy)
         put_ends_[copy] = end;
-      for (std::size_t copy = i; copy-- > 0 && items_[copy].tensor == item.tensor;)
-        put_ends_[copy] = end;
+      for (std::size_t copy = i; copy > 0 && items_[copy - 1].tensor == item.tensor; --copy)
+        put_ends_[copy - 1] = end;
     }
   }
 
