@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "baechi/graph/residency.h"
+
 namespace baechi {
 namespace {
 
@@ -67,6 +69,25 @@ void ResidingPool::sort() {
   std::erase_if(variants, [](const auto& variant) { return variant->search->best() == nullptr; });
   std::ranges::stable_sort(variants, {},
                            [](const auto& variant) { return variant->search->best()->rating(); });
+}
+
+void ResidingPool::leave_out_longer_than(Time step) {
+  const auto least = [](const SearchedVariant& variant) {
+    const CostModel& costs = *variant.costs;
+    const DeviceId store = store_of(costs.cluster());
+    double at_once = 0;
+    for (const DeviceId device : costs.cluster().devices()) {
+      double all = 0;
+      for (const OpId op : costs.graph().ops())
+        if (!is_update(*variant.step, op))
+          all += static_cast<double>(costs.compute_time(op, device).value_or(Time(0)).count());
+      if (device != store && all > 0) at_once += 1 / all;
+    }
+    return at_once > 0 ? 1 / at_once : 0;
+  };
+  std::erase_if(variants, [&](const auto& variant) {
+    return least(*variant) > static_cast<double>(step.count());
+  });
 }
 
 ResidingPool::Candidate ResidingPool::rate(std::size_t at, std::size_t start, int glances) {

@@ -59,6 +59,8 @@ struct ResidingPool {
   void improve();
   // The best first, without those that nothing was tried of.
   void sort();
+  // Steps whose operators, without updates, keep all devices busy for longer.
+  void leave_out_longer_than(Time step);
 };
 
 }  // namespace baechi

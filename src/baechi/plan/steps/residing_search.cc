@@ -35,8 +35,9 @@ constexpr double kHopeless = 1.5;  // times a step with second runs: none get no
 constexpr double kFarStart = 1.5;  // times a step: starts that would be longer with ample memory
 // Choices that try all starts. The others try those that were best for one of these.
 constexpr std::size_t kWithAllStarts = 3;
-constexpr double kToShift = 0.1;  // part of the tries: other shares of several devices
-constexpr double kForAll = 0.1;   // part of the tries, beside the others: all that may be is away
+constexpr double kToShift = 0.1;       // part of the tries: other shares of several devices
+constexpr std::size_t kFewShares = 3;  // get a few tries: the best at a glance
+constexpr double kForAll = 0.1;  // part of the tries, beside the others: all that may be is away
 
 // 0, n - 1, then what halves the largest gaps.
 std::vector<std::size_t> in_halves(std::size_t n) {
@@ -129,11 +130,14 @@ class Planning {
     if (!divided) again.work.spent = plain.work.spent;
     if (choices.size() > 1) look_at(again, choices.subspan(1), asked);
     if (divided) {
+      if (plain.fits()) again.leave_out_longer_than(plain.step());
       again.improve();
       const bool hopeless =
           again.fits() &&
           (!plain.fits() || static_cast<double>(plain.step().count()) >
                                 kHopeless * static_cast<double>(again.step().count()));
+      if (choices.size() > 1)  // or it would be more than beside others
+        plain.limit += std::max<std::int64_t>(again.limit - again.work.spent, 0);
       if (!hopeless) plain.improve();
       again.limit += std::max<std::int64_t>(plain.limit - plain.work.spent, 0);
       again.improve();
@@ -210,7 +214,7 @@ class Planning {
     const std::size_t grouping = variant.which[variant.search->best_try().start] % in_groups.size();
     IdVector<OpId, bool> chosen(graph_.num_ops());
     for (const Recomputation& again : variant.again) chosen[again.op] = true;
-    std::optional<ResidingPool::Candidate> least;
+    std::vector<ResidingPool::Candidate> least;  // one after the other
     const auto rate = [&](const DeviceShares& shares) -> std::optional<double> {
       if (pool.work.is_over()) return std::nullopt;
       const std::optional<SequenceOfOne> one = in_parts(costs_, shares);
@@ -220,12 +224,14 @@ class Planning {
       variant.starts.push_back(start_in_groups(variant.problem(), whole, in_groups[grouping]));
       variant.which.push_back(grouping);
       const ResidingPool::Candidate found = pool.rate(0, variant.starts.size() - 1);
-      if (!least.has_value() || found.step < least->step) least = found;
+      if (least.empty() || found.step < least.back().step) least.push_back(found);
       return found.step;
     };
     pool.spend_more(kToShift);
     least_shares(cluster_, shares_by_memory(costs_), rate);
-    if (least.has_value()) pool.candidates.push_back(*least);
+    const std::size_t few = std::min(least.size(), kFewShares);
+    pool.candidates.insert(pool.candidates.end(), least.end() - static_cast<std::ptrdiff_t>(few),
+                           least.end());
   }
 
   std::pair<std::vector<Recomputation>, SequenceOfOne> with_second_runs(

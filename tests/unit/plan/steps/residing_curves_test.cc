@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,12 +18,14 @@
 #include "baechi/cluster/cluster.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/recomputation.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/plan/residency/residency_choice.h"
 #include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/residency/residency_replay.h"
 #include "baechi/plan/residency/residency_search.h"
+#include "baechi/plan/steps/residing_pool.h"
 #include "baechi/plan/steps/residing_starts.h"
 #include "baechi/plan/steps/starts_in_parts.h"
 #include "baechi/plan/steps/starts_in_rounds.h"
@@ -238,6 +241,23 @@ TEST_CASE(
   }
   MESSAGE("peaks " << peaks.front().count() << " and " << peaks.back().count());
   CHECK(peaks.back() < peaks.front());
+}
+
+// 90 ns on one device, and 10 more for each that runs again.
+TEST_CASE("residency: second runs that keep devices busy for longer than a step are left out") {
+  const OpGraph graph = light_layers(3, Bytes(10), false);
+  const Cluster cluster = two_and_host(Bytes(100'000));
+  ResidingPool pool;
+  for (const std::size_t runs : {0U, 2U, 1U}) {
+    SearchedVariant& variant = *pool.variants.emplace_back(std::make_unique<SearchedVariant>());
+    for (std::size_t i = 0; i < runs; ++i) variant.again.push_back({OpId(i + 1)});
+    variant.step = std::make_unique<Unrolled>(unroll(recomputing(graph, variant.again), 1));
+    variant.costs = std::make_unique<CostModel>(variant.step->graph, cluster);
+  }
+  pool.leave_out_longer_than(Time(50));  // of two devices
+  REQUIRE(pool.variants.size() == 2);
+  CHECK(pool.variants[0]->again.empty());
+  CHECK(pool.variants[1]->again.size() == 1);
 }
 
 TEST_CASE("residency: a host beside devices makes no pipeline longer") {
