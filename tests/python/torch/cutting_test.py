@@ -122,6 +122,32 @@ def test_each_rank_has_its_calls_and_messages_of_both_in_one_order() -> None:
     assert part(WHOLE, 1, **{"g@2": 0}) == SECOND
 
 
+IMPLIED = """\
+devices 3
+input %x @0 64
+@0 %y @0 64 = aten.neg.default(%x)  # y
+%y@1 @1 64 = send %y @0
+%y@2 @2 64 = put %y @0
+wait %y@1 @1
+@1 %z @1 64 = aten.neg.default(%y@1)  # z
+%z@2 @2 64 = put %z @1
+%z@1 @1 64 = fetch %z@2 @2
+%y@3 @1 64 = fetch %y@2 @2
+wait %y@3 @1
+@1 %g @1 64 = aten.mul.Tensor(%z@1, %y@3)  # g
+output %g
+"""
+
+
+def test_a_wait_for_a_message_is_one_for_own_copies_before_it() -> None:
+    lines = part(IMPLIED, 1).splitlines()
+    read = next(i for i, line in enumerate(lines) if "aten.mul" in line)
+    assert sorted(lines[read - 2 : read]) == [
+        "@0 %y@3 @0 64 = $2(1)  # take %y@2 from rank 0 to rank 1",
+        "wait %z@1 @0",
+    ]
+
+
 def test_what_lies_in_the_wrong_memory_is_refused_on_both() -> None:
     change = "@2 %h @2 64 = aten.neg.default(%g@2)  # h\noutput %h"
     for device in (0, 1):

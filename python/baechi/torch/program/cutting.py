@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -145,7 +145,8 @@ class _Cut:
             shared = slot.device in (HOST, None, ranks.store)
             self.where[slot.name] = EVERYWHERE if shared else slot.device or 0
         self.code: list[Instruction] = []
-        self.ways: dict[tuple[int | None, int | None], list[_Sent]] = {}
+        self.lanes = program.lanes()
+        self.ways: dict[tuple[int | None, int | None, int], list[_Sent]] = {}
         self.number_of: dict[str, tuple[int, _Sent]] = {}  # by the copy's name
 
     def part(self) -> Part:
@@ -242,7 +243,7 @@ class _Cut:
         else:
             target = int(out.device)
         self.where[out.name] = target
-        way = self.ways.setdefault((source.device, out.device), [])
+        way = self.way(send)
         sent = _Sent(send, None)
         if self.own == owner and source.device == store is not None:
             self.arrived(source, is_sent=target != owner)
@@ -260,6 +261,11 @@ class _Cut:
         self.number_of[out.name] = len(way), sent
         way.append(sent)
 
+    def way(self, send: Send) -> list[_Sent]:
+        """Return what is sent in one order, so that who waits for one need not for those before."""
+        ends = send.source.device, send.out.device
+        return self.ways.setdefault((*ends, self.lanes[send.out.name]), [])
+
     def arrived(self, slot: Slot, *, is_sent: bool) -> None:
         """Have what was put be there: a fetch waits for that itself, but for no message."""
         if slot.name in self.number_of:
@@ -270,21 +276,23 @@ class _Cut:
     def wait(self, wait: Wait) -> None:
         """Wait for a copy, and for all that were sent before it on the same way."""
         place, last = self.number_of[wait.slot.name]
-        way = self.ways[last.send.source.device, wait.slot.device]
+        way = self.way(last.send)
         leaves, own = wait.device != wait.slot.device, self.ranks.of_device[self.own]
+        copied: Slot | None = None  # the last copy on this rank that is waited for
         for sent in way[: place + 1]:
-            out, number = sent.send.out, sent.number
+            out, number, known = sent.send.out, sent.number, leaves in sent.known
+            sent.known.add(leaves)
             if number is None:
-                if sent is last and self.is_here(out):
-                    self.code.append(Wait(self.local(out), self.here(wait.device)))
+                if self.is_here(out) and (sent is last or not known):
+                    copied = out
                 continue
             message = self.transport.messages[number]
-            if leaves and message.source == own and not sent.left:
-                sent.left = True
+            if leaves and message.source == own and not known:
                 self.call("gone", number)
-            elif not leaves and message.target == own and not sent.arrived:
-                sent.arrived = True
+            elif not leaves and message.target == own and not known:
                 self.call("take", number, out=self.local(out))
+        if copied is not None:
+            self.code.append(Wait(self.local(copied), self.here(wait.device)))
 
     def call(self, name: str, number: int, *args: Slot, out: Slot | None = None) -> None:
         device = next((slot.device or 0 for slot in slots_in((args, out))), 0)
@@ -296,5 +304,4 @@ class _Cut:
 class _Sent:
     send: Send
     number: int | None  # of the message, if it is one of this rank's
-    arrived: bool = False
-    left: bool = False
+    known: set[bool] = field(default_factory=set)  # whether it has left (True), or has arrived
