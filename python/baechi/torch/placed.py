@@ -283,7 +283,7 @@ class Placed:
 
         """
         path, state = Path(folder), self.model.state_dict()
-        checkpoint.check_can_be_written(path, state)
+        checkpoint.check_can_be_written(path, self.model.state_dict(keep_vars=True))
         kept = None if optimizer is None else self.optimizer_state_dict(optimizer)
         checkpoint.write_beside(path, self.plan, {"processes": 1})
         checkpoint.write(path, state, kept, None)

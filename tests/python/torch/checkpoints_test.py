@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from quantised_test import quantised
 from torch import nn
 
 import baechi
@@ -88,6 +89,10 @@ def test_another_process_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(baechi.InputError, match="'_extra_state' is no tensor"):
         placed(Counting()).save(tmp_path / "c")
+    model = net(1)
+    model.append(quantised(nn.Linear(3, 3)))
+    with pytest.raises(baechi.InputError, match=r"save: '\d.weight' wraps other tensors"):
+        placed(model).save(tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 

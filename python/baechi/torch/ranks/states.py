@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from baechi._core import InputError
 from baechi.torch.placed import Placed
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.processes import Processes
@@ -40,7 +38,7 @@ class RankStates(Placed):
         """Return the state of the whole model, on the host of every rank."""
         with self.processes.agreeing("gather the state of the model"):
             state, owners = self._guard.state_of(self.model), self._weights.owners
-            _check_is_plain(state, "state_dict")
+            checkpoint.check_is_plain(state, "state_dict")
         known: dict[int, Any] = {}
         for name, value in state.items():
             if id(value) not in known:
@@ -102,7 +100,6 @@ class RankStates(Placed):
         with self.processes.agreeing("save a checkpoint") as facts:
             facts["folder"] = str(path)
             state = self._guard.state_of(self.model)
-            _check_is_plain(state, "save")
             checkpoint.check_can_be_written(path, state)
             if optimizer is not None:
                 kept = named_state.named_state(self.model, optimizer, self._is_told)
@@ -134,14 +131,6 @@ class RankStates(Placed):
                 wanted[name].copy_(values[names[name]])
         if kept is not None and optimizer is not None:
             named_state.load_named(self.model, optimizer, kept, self._is_here)
-
-
-def _check_is_plain(state: Mapping[str, Any], what: str) -> None:
-    if wraps := [name for name, t in state.items() if is_traceable_wrapper_subclass(t)]:
-        raise InputError(
-            f"{what}: {wraps[0]!r} wraps other tensors, as quantised weights do, and over ranks "
-            "only plain ones are told: save it before place, and what it trains by its names"
-        )
 
 
 def _digest(value: Any) -> str:

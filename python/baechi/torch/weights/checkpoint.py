@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi import __version__
 from baechi._core import InputError, Plan, write_text
@@ -129,6 +130,18 @@ def check_can_be_written(folder: Path, model: Mapping[str, Any]) -> None:
             f"{strange!r} is no tensor, and only tensors are loaded again: save the state of the "
             "model by torch.save, placed.state_dict() has all of it"
         )
+    check_is_plain(model, "save")
+
+
+def check_is_plain(model: Mapping[str, Any], what: str) -> None:
+    """Raise InputError where a state, with its own tensors, has some that wrap others."""
+    for name, tensor in model.items():
+        if is_traceable_wrapper_subclass(tensor):
+            raise InputError(
+                f"{what}: {name!r} wraps other tensors, as quantised weights do, and only plain "
+                "ones are written, or told to other ranks: save the model before place, and what "
+                "it trains by its names"
+            )
 
 
 @contextlib.contextmanager
