@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import baechi.torch
 import torch
-from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.steps import RankSteps
 from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed import pipelining
@@ -143,13 +143,12 @@ def placed_step(
         replicas=replicas,
         verbose=False,
     )
-    assert isinstance(placed, RankPlaced)
     placed.step(x, targets)
-    before = placed.sent
     measured, computed = times_of(lambda: (placed.step(x, targets), model.zero_grad()))
-    steps = STEPS + 2
-    pairs = zip(before, placed.sent, strict=True)
-    messages, sent = sums([(b - a) // steps for a, b in pairs])
+    assert isinstance(placed._steps, RankSteps)
+    programs = placed._steps.last
+    own = [m for p in programs for m in p.transport.messages if m.source == placed.rank]
+    messages, sent = sums([len(own), sum(message.bytes for message in own)])
     plan = placed.plan
     assert plan.replicas == replicas
     return {

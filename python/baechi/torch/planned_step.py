@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -231,6 +231,11 @@ def captured(asked: Request, micro_batches: int, devices: tuple[torch.device, ..
     return captured_or_found(asked.model, example, asked.loss, targets, device=accelerator)
 
 
+def steps_of(asked: Request, device: torch.device) -> list[Step]:
+    """Return the step of each number of micro-batches, as if it ran on one device."""
+    return [captured(asked, count, (device,)) for count in _counts(asked)]
+
+
 @stage("costs")
 def costs_for(
     asked: Request, step: Step, cluster: Cluster, devices: tuple[torch.device, ...]
@@ -249,6 +254,11 @@ def costs_for(
         real.pop(STORE, None)
         costs = measured(step.keys, real)
     return costs if store_of(cluster) is None else with_host(costs)
+
+
+def costs_on(device: torch.device, kind: str, steps: Iterable[Step]) -> Costs:
+    """Return what the calls of steps take on a device, measured there, for its kind."""
+    return measured([call for step in steps for call in step.keys], {kind: device})
 
 
 def graph_for(

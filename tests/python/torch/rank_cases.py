@@ -81,6 +81,7 @@ class Words(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
+        x = x.neg().neg() if x.device.type == "cpu" else x  # as models choose by the kind
         for layer in self.layers:
             x = layer(x)
         found: torch.Tensor = self.head(x)
@@ -488,14 +489,30 @@ def hosted(folder: Path) -> Any:
     return simulated(folder, cluster=cluster, method="auto", residency="all", budget="0.1s")
 
 
+def mixed(folder: Path) -> Any:
+    """Train on a CPU and a simulated device; what is measured, each measures for its kind."""
+    sim.configure(devices=1, memory="1GiB")
+    cluster, case = "1xcpu:1GiB+1x1GiB", CASES["whole"]
+    model, *batch = built(case)
+    refused = said_by(lambda: placed_at_random(case, model, batch, devices=None, cluster=cluster))
+    assert "'bases.0.weight' wraps other tensors" in refused
+    return simulated(folder, cluster=cluster, costs="measure")
+
+
 def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     """Train on a simulated device in each process; return its peak beside what is said of it."""
-    sim.configure(devices=1, memory="1GiB", poison=True)
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="2ms")
     case = CASES[name]
     gc.collect()
     before = sim.memory_allocated(0)  # of earlier cases
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch, devices=None, **options)
+    here = placed.planned.names[placed.rank]
+    if (kind := placed.runs_on[here]) != "sim:0":
+        assert (kind, placed.rank) == ("cpu", 0)
+        losses = train(case, model, placed.step, batch)
+        assert "_for_cpu" not in placed.program  # a kernel that others have not
+        return losses, 0, 0, own(placed)
     peaks = []
 
     def step(*given: Any) -> torch.Tensor:
@@ -505,8 +522,6 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
         return loss
 
     losses = train(case, model, step, batch)
-    here = placed.planned.names[placed.rank]
-    assert placed.runs_on[here] == "sim:0"
     for program in (one.part.program for one in placed._steps.last):
         assert str(parse(str(program), program.table)) == str(program)
     return losses, peaks[-1], placed.peaks[here], own(placed)
@@ -531,7 +546,7 @@ def stepped(placed: Any, optimizer: torch.optim.Optimizer, batch: Any) -> float:
 
 
 def lost() -> None:
-    """Train until a rank is killed, or hangs; print what the others say and when."""
+    """Train until a rank is killed or hangs, or a link is cut; print what is said and when."""
     how, patience = sys.argv[2], float(sys.argv[3])
     distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
     rank = distributed.get_rank()
@@ -540,7 +555,7 @@ def lost() -> None:
     placed = placed_at_random(case, model, (x, targets))
     placed.step(x, targets)
     print("began", time.time(), flush=True)
-    if rank == distributed.get_world_size() - 1:
+    if rank == distributed.get_world_size() - 1 and how != "cut":
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "raises":
@@ -548,6 +563,8 @@ def lost() -> None:
         time.sleep(patience + 30)
     try:
         placed.step(x, targets)
+        while how == "cut":
+            placed.step(x, targets)
     finally:
         print("ended", time.time(), flush=True)
 

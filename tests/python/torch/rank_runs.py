@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 PATIENCE = 240.0  # seconds, for a machine that is busy with much else
 
@@ -20,14 +24,16 @@ def free_port() -> int:
         return port
 
 
-def started(count: int, command: Sequence[Any], **more: str) -> list[subprocess.Popen[str]]:
-    """Start so many processes of a program in Python."""
+def started(
+    count: int, command: Sequence[Any], hosts: Sequence[str] = (), **more: str
+) -> list[subprocess.Popen[str]]:
+    """Start so many processes of a program in Python, maybe in a network namespace each."""
     path = os.pathsep.join(sys.path)
     port = str(free_port())
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), **more}
     return [
         subprocess.Popen(
-            [sys.executable, *map(str, command)],
+            [*_inside(hosts, rank), sys.executable, *map(str, command)],
             env={
                 **os.environ,
                 **common,
@@ -42,6 +48,38 @@ def started(count: int, command: Sequence[Any], **more: str) -> list[subprocess.
         )
         for rank in range(count)
     ]
+
+
+def _inside(hosts: Sequence[str], rank: int) -> list[str]:
+    return ["ip", "netns", "exec", hosts[rank]] if hosts else []
+
+
+@contextlib.contextmanager
+def two_hosts() -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Make two network namespaces with one link; yield them, and what a group over it needs."""
+    name = f"baechi{os.getpid()}"
+    hosts = [f"{name}-{i}" for i in range(2)]
+
+    def ip(*words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
+
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need the command ip")
+    try:
+        for host in hosts:
+            ip("netns", "add", host)
+        link = "link", "add", "veth0", "netns", hosts[0], "type", "veth"
+        ip(*link, "peer", "name", "veth0", "netns", hosts[1])
+        for i, host in enumerate(hosts):
+            ip("-n", host, "address", "add", f"10.93.0.{i + 1}/24", "dev", "veth0")
+            for one in ("lo", "veth0"):
+                ip("-n", host, "link", "set", one, "up")
+        yield hosts, {"MASTER_ADDR": "10.93.0.1", "GLOO_SOCKET_IFNAME": "veth0"}
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
 def ended(ranks: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ pytest.importorskip("torch")
 
 import rank_cases
 import torch
-from rank_runs import ended, run, started
+from rank_runs import ended, run, started, two_hosts
 
 _WORLDS = {
     2: ["twice", "images", "words", "whole", "smaller", "copies"],
@@ -21,7 +23,7 @@ _WORLDS = {
 }
 _ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
-    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "late"],
+    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "mixed", "late"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
 }
 
@@ -54,7 +56,7 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
     assert sorted(seen) == sorted([*weights] * case.replicas)
 
 
-@pytest.mark.parametrize("name", ["simulated", "copied_simulated", "hosted"])
+@pytest.mark.parametrize("name", ["simulated", "copied_simulated", "hosted", "mixed"])
 def test_simulated_devices_hold_what_is_said_of_them(folder: Path, name: str) -> None:
     losses, weights = rank_cases.alone(rank_cases.CASES["words"])
     for told, peak, said, mine in found(folder, name):
@@ -199,7 +201,27 @@ def test_a_lost_rank_is_an_error_on_every_other(how: str, patience: int) -> None
     assert codes == [1, 1]
     began = max(float(words.partition("began ")[2].split()[0]) for words in said)
     for words in said[:2]:
-        took = float(words.partition("ended ")[2].split()[0]) - began
-        assert took < (patience if how == "hangs" else 0) + 2
-        assert words.count("RankError: ") == 1
-        assert "was lost, or does not answer: rank" in words
+        assert_lost(words, began + (patience if how == "hangs" else 0) + 2)
+
+
+def assert_lost(words: str, latest: float) -> None:
+    assert float(words.partition("ended ")[2].split()[0]) < latest
+    assert words.count("RankError: ") == 1
+    assert "was lost, or does not answer: rank" in words
+
+
+@pytest.mark.repeats
+def test_a_link_that_is_cut_is_an_error_on_every_rank() -> None:
+    patience = 5
+    with two_hosts() as (hosts, group):
+        ranks = started(2, [rank_cases.__file__, "lost", "cut", patience], hosts, **group)
+        for rank in ranks:
+            assert rank.stdout is not None
+            while "began " not in rank.stdout.readline():
+                assert rank.poll() is None
+        time.sleep(0.5)  # in some step
+        subprocess.run(["ip", "-n", hosts[1], "link", "set", "veth0", "down"], check=True)
+        cut = time.time()
+        for code, words in ended(ranks):
+            assert code == 1
+            assert_lost(words, cut + patience + 2)

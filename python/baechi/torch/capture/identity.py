@@ -38,6 +38,8 @@ def identity_of(
         torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.backends.cuda.flash_sdp_enabled(),
     ):
         words.update(f"{word}\n".encode())
     memo: _Seen = {}

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
@@ -69,6 +70,19 @@ def flags() -> dict[str, Any]:
         "allow_unspec_int_on_nn_module": True,
         "ignore_logging_functions": methods,
     }
+
+
+@contextlib.contextmanager
+def for_every_kind() -> Iterator[None]:
+    """Trace calls that every kind of device has: those of the CPU, without its own libraries'."""
+    libraries = torch.backends.mkldnn
+    was = libraries.enabled
+    libraries.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        libraries.enabled = was
 
 
 def _of_loss(error: Exception) -> bool:

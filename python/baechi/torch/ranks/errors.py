@@ -50,15 +50,13 @@ class Told(NamedTuple):
 
 def difference(what: str, facts: Sequence[Mapping[str, str]]) -> str:
     """Say what ranks do not agree on."""
-    for name in dict.fromkeys(key for each in facts for key in each):
-        first = facts[0].get(name, "none")
-        for rank, other in enumerate(facts):
-            if other.get(name, "none") != first:
-                return (
-                    f"ranks cannot {what}: rank 0 and rank {rank} do not have the same {name}: "
-                    f"{_short(first)} and {_short(other.get(name, 'none'))}"
-                )
-    return f"ranks cannot {what}: they differ in what they know"
+    known = {key: [each.get(key, "none") for each in facts] for one in facts for key in one}
+    name, values = next((name, values) for name, values in known.items() if len({*values}) > 1)
+    rank = next(i for i, value in enumerate(values) if value != values[0])
+    return (
+        f"ranks cannot {what}: rank 0 and rank {rank} do not have the same {name}: "
+        f"{_short(values[0])} and {_short(values[rank])}"
+    )
 
 
 def _short(text: str) -> str:

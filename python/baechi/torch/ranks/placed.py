@@ -36,11 +36,11 @@ class RankPlaced(RankStates):
         model, processes = self.model, self.processes
         owners = owners_of(self.planned, model)
         weights = self._weights = RankWeights(model, owners, processes.part)
-        there = {name: self._devices[homes.get(name, 0)] for name in weights.own}
-        store = self._placement.away.store
-        away = {name: processes.device for name in there if homes.get(name, 0) == store}
+        store, here = self._placement.away.store, processes.device
+        away = {name: here for name in weights.own if homes.get(name, 0) == store}
+        there = {name: self._devices[store or 0] if name in away else here for name in weights.own}
         Homes(model, there, away).move()
-        weights.let_go(processes.device, away)
+        weights.let_go(here, processes.traced, away)
         self._guard = Guard(model)
         name = type(model).__name__
 
@@ -74,11 +74,11 @@ class RankPlaced(RankStates):
     @property
     def runs_on(self) -> dict[str, str]:
         """The physical device of each device of the cluster; those of others by their rank."""
-        found = {name: f"rank {i}" for i, name in enumerate(self.planned.names)}
+        found = [f"rank {i}" for i in range(self.processes.count)]
+        found[self.rank] = str(self.processes.device)
         store = self._placement.away.store
-        for i in (self.rank, *([] if store is None else [store])):
-            found[self.planned.names[i]] = str(self._devices[i])
-        return found
+        found += [] if store is None else [str(self._devices[store])]
+        return dict(zip(self.planned.names, found, strict=True))
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -88,12 +88,6 @@ class RankPlaced(RankStates):
             return dict(self.plan.run_peaks or self.plan.peaks)
         found = self._steps.peaks(updates_of(self.asked.optimizer).kept)
         return dict(zip(self.planned.names, found, strict=True))
-
-    @property
-    def sent(self) -> tuple[int, int]:
-        """How many messages this rank has sent so far, and how many bytes."""
-        assert isinstance(self._steps, RankSteps)
-        return self._steps.sent
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False

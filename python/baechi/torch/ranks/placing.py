@@ -13,7 +13,7 @@ import torch
 from baechi import __version__
 from baechi._core import Graph, InputError, Plan
 from baechi.torch.devices import accelerators, store_of, usable
-from baechi.torch.planned_step import PlannedStep, cluster_for, planned
+from baechi.torch.planned_step import PlannedStep, cluster_for, costs_on, planned, steps_of
 from baechi.torch.ranks.errors import digest
 from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
@@ -22,7 +22,7 @@ from baechi.torch.ranks.values import facts_of, sum_of
 from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
 from baechi.torch.weights.made import make_weights
-from baechi.torch.where.homes import named_tensors
+from baechi.torch.where.homes import named_tensors, plain_parts
 
 _ALONE = "ranks=False places the whole model in each process alone"
 
@@ -71,12 +71,13 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
         raise InputError(f"devices: {len(asked.devices)} given for {count} processes: one for each")
     own = own_rank()
     given = None if asked.devices is None else asked.devices[own]
-    device = _own_device(given, cluster.devices[own].kind)
-    if store is not None and device.type == "cpu":
+    processes = Processes(_own_device(given, cluster.devices[own].kind))
+    if store is not None and processes.traced.type == "cpu":
         raise InputError(
-            f"cluster: it has a host, which keeps what accelerators fetch, and rank {own} has none"
+            "cluster: it has a host, which keeps what accelerators fetch, and ranks have "
+            f"{', '.join(processes.kinds)}: each needs an accelerator, of one kind"
         )
-    return Processes(device)
+    return processes
 
 
 def _own_device(given: Any, kind: str) -> torch.device:
@@ -100,22 +101,24 @@ def _own_device(given: Any, kind: str) -> torch.device:
 def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
     """Have rank 0 plan; return the model with this rank's part."""
     with processes.agreeing("place this model") as facts:
-        facts.update(_facts(asked))
+        facts.update(_facts(asked, processes))
+    if asked.costs == "measure":
+        asked = replace(asked, costs=_measured(asked, processes))
     found: PlannedStep | None = None
-    with processes.agreeing("plan this step"):
+    with processes.agreeing("plan this step"), processes.tracing():
         if processes.rank == 0:
-            found = planned(asked, here=processes.device)
+            found = planned(asked, here=processes.traced)
     plan_text, graph_text, count = processes.gathered(found and _texts_of(found.plan))[0]
-    with processes.agreeing("place this model by the plan of rank 0") as facts:
+    with processes.agreeing("place it by rank 0's plan") as facts, processes.tracing():
         plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
         by_plan = replace(asked, plan=plan, cluster="auto", micro_batches=count, costs="estimate")
-        found = planned(by_plan, here=processes.device)
+        found = planned(by_plan, here=processes.traced)
         facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
         facts["plan"] = digest(str(sorted(found.starts.items())))
         replicas = Replicas.of(plan)
         part = replicas.part[processes.rank]
         own = [name for name, owner in owners_of(found, asked.model).items() if owner == part]
-        ends = dict(zip(found.names, found.devices, strict=True))
+        ends = dict(zip(found.names, found.devices, strict=True)) if processes.are_alike else {}
         where = {n: ends.get(found.homes.get(n, ""), processes.device) for n in own}
         make_weights(asked.model, asked.weights, where, own=own)
         kept = named_tensors(asked.model) if replicas.count > 1 else ()
@@ -124,6 +127,21 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         processes.divide(replicas)
         _check_alike(processes, values)
     return RankPlaced(found, asked, processes)
+
+
+def _measured(asked: Request, processes: Processes) -> Any:
+    """Return the costs that the first rank of each kind of device measures there."""
+    kinds, mine = [device.kind for device in cluster_for(asked).devices], None
+    kind = kinds[processes.rank]
+    with processes.agreeing("measure the calls of this step"):
+        if kinds.index(kind) == processes.rank:
+            with processes.tracing():
+                steps = steps_of(asked, processes.traced)
+            mine = costs_on(processes.device, kind, steps)
+    found, *others = filter(None, processes.gathered(mine))
+    for other in others:
+        found.add(other)
+    return found
 
 
 def _check_alike(processes: Processes, values: Mapping[str, int]) -> None:
@@ -139,11 +157,11 @@ def _texts_of(plan: Plan) -> tuple[str, str, int]:
     return plan.to_json(), plan.micro_batch_graph.to_json(), count
 
 
-def _facts(asked: Request) -> dict[str, str]:
+def _facts(asked: Request, processes: Processes) -> dict[str, str]:
     """Return what ranks must have alike before they plan."""
     plan = None if asked.plan is None else digest(repr(_texts_of(asked.plan)))
     facts = {
-        "version of PyTorch": torch.__version__,
+        "version of PyTorch": torch.__version__.partition("+")[0],
         "version of baechi": __version__,
         "shapes of the example": facts_of((asked.example_inputs, asked.targets), with_values=False),
         "plan": str(plan),
@@ -152,6 +170,11 @@ def _facts(asked: Request) -> dict[str, str]:
         "model": f"{type(asked.model).__name__}, training: {asked.model.training}",
     }
     for name, weight in named_tensors(asked.model):
+        if not processes.are_alike and next(plain_parts(weight)) is not weight:
+            raise InputError(
+                f"model: {name!r} wraps other tensors, as quantised weights do, which needs ranks "
+                f"with devices of one kind; these have {', '.join(processes.kinds)}"
+            )
         about = f"{tuple(weight.shape)} of {weight.dtype}, trained: {weight.requires_grad}"
         facts[f"weight {name!r}"] = f"{about}, with sum {sum_of(weight):x}"
     return facts

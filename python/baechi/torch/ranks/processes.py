@@ -17,6 +17,7 @@ import torch
 from torch import distributed
 
 from baechi._core import InputError
+from baechi.torch.capture.joint import for_every_kind
 from baechi.torch.private import group_timeout
 from baechi.torch.ranks.errors import RankError, Told, difference, digest, one_line
 from baechi.torch.ranks.replicas import Replicas
@@ -57,6 +58,15 @@ class Processes:
         self.alike: Any = None  # those that run the same part
         self.failed = ""  # why nothing more can run
         _known.append(self)
+        self.kinds = self.gathered(device.type)
+        self.are_alike = len({*self.kinds}) == 1
+        # As if all were there: where kinds differ, on the CPU, which every process has.
+        self.traced = device if self.are_alike else torch.device("cpu")
+        self.is_traced = [kind == self.traced.type for kind in self.kinds]
+
+    def tracing(self) -> contextlib.AbstractContextManager[None]:
+        """Return where all trace the same."""
+        return contextlib.nullcontext() if self.are_alike else for_every_kind()
 
     def divide(self, replicas: Replicas) -> None:
         """Be several replicas; groups of their own add up gradients."""

@@ -20,7 +20,7 @@ from baechi.torch.program import Parts, Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
 from baechi.torch.program.peaks import walk, whole
 from baechi.torch.program.reductions import with_reductions
-from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.errors import RankError, digest
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import Buckets
@@ -32,7 +32,8 @@ from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.steps import Collectable, Steps
+from baechi.torch.run.steps import Collectable, Group, Steps
+from baechi.torch.where.moving import moved
 
 _GRAPHS = 64  # one for each size of a micro-batch, as messages have sizes
 _SPREAD = 1_000_003  # between the seeds of ranks
@@ -58,7 +59,6 @@ class RankSteps(Steps):
     """What `placed.step` runs on one rank."""
 
     placement: RankPlacement
-    sent = 0, 0  # messages and bytes of this rank so far
     last: Sequence[RankProgram] = ()  # what the last step ran
     batch = 0  # bytes of its batch on the device
 
@@ -85,19 +85,20 @@ class RankSteps(Steps):
 
     def _step(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         processes = self.processes
-        if self.placement.away.store is not None:  # which a batch on the CPU would be on
-            inputs, targets = self._on_first((inputs, targets))
+        if self.placement.away.store is not None or not processes.are_alike:
+            both = {torch.device("cpu"), processes.device}  # a store is on the CPU, too
+            inputs, targets = moved((inputs, targets), processes.traced, both)
         with processes.agreeing("run this step") as facts:
             facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
             facts["values of the batch"] = facts_of((inputs, targets))
-            facts["autocast"] = str(_autocast(processes.device))
+            facts["autocast"] = str(_autocast(processes.traced))
             facts["scale"] = "1" if scaler is None else str(scaler.get_scale())
-            with self.weights.shaped():
+            with self.weights.shaped(), processes.tracing():
                 groups = self._groups(inputs, targets)
             programs = [self._program_of(found, group) for found, group, _ in groups]
             facts["program"] = " ".join(program.digest for program in programs)
         given = [value for _, group, _ in groups for args in group for value in args]
-        (self.batch,) = bytes_on([processes.device], beside(self.model, given))
+        (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
         self.last = []
         losses: list[torch.Tensor] = []
         error: Exception | None = None
@@ -108,12 +109,10 @@ class RankSteps(Steps):
                         losses += self._run_group(found, group, shares, scaler)
                 except Exception as failed:
                     if processes.failed:
-                        raise
+                        raise RankError(processes.failed) from None
                     error = failed
                 part.transport.finish()
                 self.last = [*self.last, part]
-                sent = [m.bytes for m in part.transport.messages if m.source == processes.rank]
-                self.sent = self.sent[0] + len(sent), self.sent[1] + sum(sent)
         return self._ended(losses, groups, error, scaler)
 
     def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -189,16 +188,15 @@ class RankSteps(Steps):
         most = {p: [program.peaks_of(p) for program in self.last] for p in {*parts}}
         for p, each in most.items():
             own = max(step + (sums[p] if i else 0) for i, (step, *_) in enumerate(each))
-            held[p] += weights.stand_ins(p) + self.batch + own
+            batch = self.batch if self.processes.is_traced[p] else 0
+            held[p] += weights.stand_ins(p) + batch + own
         found = [held[p] for p in parts]
         if store is not None:
             held[store] += sums[store]
             found.append(held[store] + sum(max(own for _, own in each) for each in most.values()))
         return found
 
-    def _groups(
-        self, inputs: Any, targets: Any
-    ) -> list[tuple[Collectable, list[Any], list[float]]]:
+    def _groups(self, inputs: Any, targets: Any) -> list[Group]:
         """Return the micro-batches, those of one graph together, with their shares."""
         count = samples_in(inputs, "inputs", targets)
         self._collected.clear()
@@ -214,14 +212,7 @@ class RankSteps(Steps):
                 f"over ranks a step of {type(self.model).__name__} has to be one graph: {why}; "
                 "change the model so that it is, or place it in one process with ranks=False"
             )
-        groups: list[tuple[Collectable, list[Any], list[float]]] = []
-        for (found, args), share in zip(self._collected, shares, strict=True):
-            if not groups or groups[-1][0] is not found:
-                groups.append((found, [], []))
-            groups[-1][1].append(args)
-            groups[-1][2].append(share)
-        self._collected.clear()
-        return groups
+        return self._grouped(shares)
 
     def _own_parts(self, parts: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         """Return this replica's micro-batches: all have as many, of the same sizes.
@@ -318,11 +309,15 @@ class RankProgram:
     def peaks_of(self, device: int) -> list[int]:
         """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
         part = part_of(self.whole, device, self.where, self.ranks, Transport(self.processes))
-        return [peak.bytes for peak in walk(part.program, resident=self.given)[0]]
+        here = self.processes.is_traced[device]  # else it has copies of the batch
+        given = [name for name in self.given if here or self.where[name] != EVERYWHERE]
+        return [peak.bytes for peak in walk(part.program, resident=given)[0]]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """Run it; what other ranks have is None."""
-        own = [values[i] for i in self.part.inputs]
+        pairs = zip(self.part.inputs, self.part.program.inputs, strict=True)
+        here = self.processes.device
+        own = [values[i].to(here) if slot.device == 0 else values[i] for i, slot in pairs]
         values.clear()
         found: list[Any] = self.run(own)
         return found

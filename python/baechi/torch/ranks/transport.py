@@ -2,8 +2,7 @@
 """Takes the messages of one program between ranks, by torch.distributed.
 
 Nothing is tagged: the messages of two ranks are asked for in the order in which they are sent. No
-call here waits but `take`, `gone` and `finish`. What was sent is let go of once
-it is known to have left: of gloo's messages that is when they are waited for.
+call here waits but `take`, `gone` and `finish`. What was sent is kept until one of them has waited.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Transport:
         pairs = zip(tensors, message.layouts, strict=True)
         laid = [_laid_out(*pair, message) for pair in pairs]  # if it raises, `finish` sends others
         self._begin(number)
-        self._let_go()
         begin: Any
         if message.is_bucket:
             kinds = dict.fromkeys(tensor.dtype for tensor in laid)
@@ -96,14 +94,6 @@ class Transport:
         for work in works:
             self.processes.waited(work.wait, f"{message}", message.other(self.processes.rank))
         return memory
-
-    def _let_go(self) -> None:
-        """Forget what has left."""
-        for number, (works, _) in list(self._open.items()):
-            message = self.messages[number]
-            is_sent = message.source == self.processes.rank and not message.is_bucket
-            if is_sent and all(work.is_completed() for work in works):
-                self._ended(number)
 
 
 def _laid_out(tensor: torch.Tensor, layout: Layout, message: Message) -> torch.Tensor:

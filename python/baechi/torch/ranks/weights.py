@@ -75,7 +75,7 @@ class RankWeights:
         others = (i for i, home in self.home_of.items() if home != rank)
         return GRANULE * len({self.tensors[i].dtype for i in others})
 
-    def let_go(self, device: torch.device, stored: Collection[str] = ()) -> None:
+    def let_go(self, device: torch.device, traced: torch.device, stored: Collection[str]) -> None:
         """Let go of the memory of the others' weights; own ones that are stored are not on it."""
         one: dict[torch.dtype, torch.Tensor] = {}
         for i, tensor in self.tensors.items():
@@ -83,11 +83,11 @@ class RankWeights:
             if tensor.layout is not torch.strided:
                 raise InputError(f"model: {name!r} is sparse, and over ranks only dense weights go")
             if self.home_of[i] == self.rank:
-                if name in stored:
-                    self._traced.append((tensor, _without_memory(tensor, device)))
+                if name in stored or device != traced:
+                    self._traced.append((tensor, _without_memory(tensor, traced)))
                 continue
             tensor.grad = None
-            kind, dense = tensor.dtype, _without_memory(tensor, device)
+            kind, dense = tensor.dtype, _without_memory(tensor, traced)
             if kind not in one:
                 one[kind] = torch.empty((), dtype=kind, device=device).fill_(_nothing(kind))
             nothing = one[kind].expand(tensor.shape)

@@ -53,6 +53,9 @@ class Collectable:
     programs: dict[Any, tuple[Parts, Any]] = field(default_factory=dict)
 
 
+Group = tuple[Collectable, list[tuple[Any, ...]], list[float]]  # micro-batches of one graph
+
+
 class Steps:
     """What `placed.step` runs."""
 
@@ -198,18 +201,21 @@ class Steps:
 
     def _run(self, shares: Sequence[float], scaler: Any) -> list[torch.Tensor]:
         """Run what was collected: micro-batches of one graph together."""
-        collected = list(self._collected)
-        self._collected.clear()
         losses: list[torch.Tensor] = []
-        first = 0
-        while first < len(collected):
-            last = first
-            while last < len(collected) and collected[last][0] is collected[first][0]:
-                last += 1
-            group = [args for _, args in collected[first:last]]
-            losses += self._run_group(collected[first][0], group, shares[first:last], scaler)
-            first = last
+        for found, group, own in self._grouped(shares):
+            losses += self._run_group(found, group, own, scaler)
         return losses
+
+    def _grouped(self, shares: Sequence[float]) -> list[Group]:
+        """Return what was collected with its shares, those of one graph together."""
+        groups: list[Group] = []
+        for (found, args), share in zip(self._collected, shares, strict=True):
+            if not groups or groups[-1][0] is not found:
+                groups.append((found, [], []))
+            groups[-1][1].append(args)
+            groups[-1][2].append(share)
+        self._collected.clear()
+        return groups
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _run_group(
