@@ -330,10 +330,7 @@ class Checker {
       const bool again = i > 0 && schedule_.transfers[i - 1].tensor == transfer.tensor &&
                          schedule_.transfers[i - 1].to == transfer.to;
       if (again || transfer.to == producer.device) continue;  // reported already
-      keys.push_back(
-          {transfer.requested,
-           producer.start == producer.end && !graph_[graph_.producer(transfer.tensor)].variable,
-           static_cast<std::uint32_t>(i)});
+      keys.push_back({transfer.requested, takes_no_time(transfer), static_cast<std::uint32_t>(i)});
     }
     std::sort(keys.begin(), keys.end(), [&](const Key& a, const Key& b) {
       if (a.requested != b.requested) return a.requested < b.requested;
@@ -363,28 +360,57 @@ class Checker {
     const std::size_t channels = incoming + cluster_.num_devices();
     std::vector<const Transfer*> last(channels + cluster_.num_channels(), nullptr);
     std::vector<std::size_t> queues;
-    for (const Transfer* transfer : by_service()) {
-      if (transfer->from == transfer->to) continue;  // reported already
-      queues.assign({transfer->from.index()});  // a device whose sends block has this one anyway
-      if (queues_up) {
-        queues.push_back(incoming + transfer->to.index());
-        for (const ChannelId channel : cluster_.link(transfer->from, transfer->to).channels)
-          queues.push_back(channels + channel.index());
-      }
-      const Transfer* before = nullptr;
+    const auto queues_of = [&](const Transfer& transfer) {
+      queues.assign({transfer.from.index()});  // a device whose sends block has this one anyway
+      if (!queues_up) return;
+      queues.push_back(incoming + transfer.to.index());
+      for (const ChannelId channel : cluster_.link(transfer.from, transfer.to).channels)
+        queues.push_back(channels + channel.index());
+    };
+    const auto before = [&](const Transfer& transfer) {
+      queues_of(transfer);
+      const Transfer* found = nullptr;
       for (const std::size_t queue : queues)
-        if (last[queue] != nullptr && (before == nullptr || last[queue]->end > before->end))
-          before = last[queue];
-      check_turn(*transfer, before);
+        if (last[queue] != nullptr && (found == nullptr || last[queue]->end > found->end))
+          found = last[queue];
+      return found;
+    };
+    std::vector<const Transfer*> served = by_service();
+    std::erase_if(served, [](const Transfer* t) { return t->from == t->to; });  // reported already
+    for (auto next = served.begin(); next != served.end(); ++next) {
+      // Of those that end as they start, the first that starts in its turn.
+      const auto others = std::find_if_not(
+          next, served.end(), [&](const Transfer* t) { return at_one_moment(**next, *t); });
+      const auto first = std::find_if(
+          next, others, [&](const Transfer* t) { return t->start == turn_of(*t, before(*t)); });
+      if (first != others) std::rotate(next, first, first + 1);
+      check_turn(**next, before(**next));
       for (const std::size_t queue : queues)
-        if (last[queue] == nullptr || last[queue]->end <= transfer->end) last[queue] = transfer;
+        if (last[queue] == nullptr || last[queue]->end <= (*next)->end) last[queue] = *next;
     }
+  }
+
+  // Whether no schedule shows which of them was served first.
+  bool at_one_moment(const Transfer& a, const Transfer& b) const {
+    return a.start == a.end &&
+           std::tie(a.requested, a.start, a.end) == std::tie(b.requested, b.start, b.end) &&
+           takes_no_time(a) && takes_no_time(b);
+  }
+
+  // What makes it, which is no variable.
+  bool takes_no_time(const Transfer& transfer) const {
+    const OpId producer = graph_.producer(transfer.tensor);
+    return schedule_.slots[producer].start == schedule_.slots[producer].end &&
+           !graph_[producer].variable;
+  }
+
+  Time turn_of(const Transfer& transfer, const Transfer* before) const {
+    return before == nullptr ? may_start(transfer) : std::max(may_start(transfer), before->end);
   }
 
   // `before` is the last to end of the transfers that were served earlier in a shared queue.
   void check_turn(const Transfer& transfer, const Transfer* before) {
-    Time turn = may_start(transfer);
-    if (before != nullptr) turn = std::max(turn, before->end);
+    const Time turn = turn_of(transfer, before);
     if (transfer.start == turn) return;
     const std::string what =
         say_.transfer(transfer) + " starts at " + Sentences::time(transfer.start);

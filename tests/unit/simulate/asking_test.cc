@@ -165,6 +165,28 @@ TEST_CASE(
   CHECK(waits > 300);
 }
 
+// Of what takes no time, a schedule does not show which was served first.
+TEST_CASE("host: operators and transfers of one moment keep the rules, in whatever order") {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0x0a11);
+    GraphSketch sketch;
+    for (const char* name : {"z", "a", "b", "c", "d"}) sketch.op(name, 0);
+    sketch.tensor("a", 0, {"c"}).tensor("b", 0, {"d"});
+    const OpGraph graph = sketch.build();
+    ClusterSpec spec = byte_per_ns(2, CommunicationMode::kSequential).spec();
+    spec.host_time = HostTime{Time(1), Time(8)};
+    const Cluster cluster(std::move(spec));
+    const CostModel costs(graph, cluster);
+    const Placement placement = *random_placement(costs, random);
+    const PlacedGraph placed = as_executed({placement, random_order(costs, placement, random)},
+                                           ExecutionOrder::kProgram, graph, cluster.num_devices());
+    const auto faults = check_schedule(graph, cluster, simulate(costs, placed).schedule,
+                                       {.order = ExecutionOrder::kProgram});
+    REQUIRE_MESSAGE(faults.empty(), faults.front());
+  }
+}
+
 TEST_CASE("host: that takes no time changes nothing") {
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
