@@ -26,7 +26,7 @@ CutState::CutState(const CutGraph& graph, const DeviceCaps& caps)
       caps_(caps),
       load_(caps.size()),
       counts_(graph.cost.size() * caps.size()),
-      touched_(graph.cost.size()),
+      on_(graph.cost.size()),
       mark_(graph.units.size(), Mark::kNone),
       gains_(caps.size()) {}
 
@@ -34,19 +34,15 @@ void CutState::start_from(CutPart part) {
   part_ = std::move(part);
   std::fill(load_.begin(), load_.end(), DeviceCap{});
   std::fill(counts_.begin(), counts_.end(), 0U);
-  std::fill(touched_.begin(), touched_.end(), 0U);
+  std::fill(on_.begin(), on_.end(), Devices{});
   for (const CutUnitId unit : graph_.units.keys()) {
     load_[part_[unit]].work += graph_.units[unit].work;
     load_[part_[unit]].memory += graph_.units[unit].memory;
   }
   cut_ = 0;
   for (const NetId net : graph_.cost.keys()) {
-    std::uint32_t* const count = counts(net);
-    for (const CutUnitId unit : graph_.pins[net]) {
-      ++count[part_[unit].index()];
-      touched_[net] |= bit_of(part_[unit]);
-    }
-    cut_ += (std::popcount(touched_[net]) - 1) * graph_.cost[net];
+    for (const CutUnitId unit : graph_.pins[net]) join(net, part_[unit]);
+    cut_ += (std::popcount(on_[net].touched) - 1) * graph_.cost[net];
   }
 }
 
@@ -71,26 +67,35 @@ CutState::Gain CutState::find_gains(CutUnitId unit, std::int64_t* gains) const {
   const DeviceId from = part_[unit];
   Gain gain;
   for (const NetId net : graph_.nets[unit]) {
-    gain.neighbours |= touched_[net];
-    gain.elsewhere -= counts(net)[from.index()] == 1 ? 0 : graph_.cost[net];
+    gain.neighbours |= on_[net].touched;
+    gain.elsewhere -= (on_[net].single & bit_of(from)) != 0 ? 0 : graph_.cost[net];
   }
   gain.neighbours &= ~bit_of(from);
-  gain.most = gain.elsewhere;
   std::fill_n(gains, caps_.size(), gain.elsewhere);
   for (const NetId net : graph_.nets[unit])
-    for_each_device(touched_[net], [&](DeviceId to) { gains[to.index()] += graph_.cost[net]; });
-  for_each_device(gain.neighbours,
-                  [&](DeviceId to) { gain.most = std::max(gain.most, gains[to.index()]); });
+    for_each_device(on_[net].touched, [&](DeviceId to) { gains[to.index()] += graph_.cost[net]; });
   return gain;
+}
+
+void CutState::join(NetId net, DeviceId device) {
+  const std::uint32_t pins = ++counts(net)[device.index()];
+  on_[net].touched |= bit_of(device);
+  if (pins == 1) on_[net].single |= bit_of(device);
+  if (pins == 2) on_[net].single &= ~bit_of(device);
+}
+
+void CutState::leave(NetId net, DeviceId device) {
+  const std::uint32_t pins = --counts(net)[device.index()];
+  if (pins == 0) on_[net] = {on_[net].touched & ~bit_of(device), on_[net].single & ~bit_of(device)};
+  if (pins == 1) on_[net].single |= bit_of(device);
 }
 
 void CutState::move(CutUnitId unit, DeviceId to, std::int64_t gain) {
   const DeviceId from = part_[unit];
   cut_ -= gain;
   for (const NetId net : graph_.nets[unit]) {
-    if (--counts(net)[from.index()] == 0) touched_[net] &= ~bit_of(from);
-    ++counts(net)[to.index()];
-    touched_[net] |= bit_of(to);
+    leave(net, from);
+    join(net, to);
   }
   load_[from].work -= graph_.units[unit].work;
   load_[from].memory -= graph_.units[unit].memory;
@@ -125,7 +130,7 @@ void CutState::list_neighbours(CutUnitId unit) {
 void CutState::list_movable() {
   clear_list();
   for (const NetId net : graph_.cost.keys())
-    if (!std::has_single_bit(touched_[net]))
+    if (!std::has_single_bit(on_[net].touched))
       for (const CutUnitId unit : graph_.pins[net]) list(unit);
   for (const CutUnitId unit : graph_.units.keys())
     if (graph_.nets[unit].empty() || overloaded(part_[unit])) list(unit);
@@ -174,7 +179,7 @@ void CutState::climb(int passes) {
 }
 
 // What the listed ones gain, once the unit has moved: another sum where a net comes to a device or
-// leaves it, or has one pin there before or after. `most_` stays as much at least.
+// leaves it, or has one pin there before or after. Best moves to the two devices may be others.
 void CutState::tell_listed(CutUnitId unit, DeviceId to) {
   const DeviceId from = part_[unit];
   for (const NetId net : graph_.nets[unit]) {
@@ -185,14 +190,26 @@ void CutState::tell_listed(CutUnitId unit, DeviceId to) {
       if (mark_[other] != Mark::kListed) continue;
       std::int64_t* const gains = gains_of(other);
       if (left == 0) gains[from.index()] -= cost;
-      if (joins == 0) most_[other] = std::max(most_[other], gains[to.index()] += cost);
+      if (joins == 0) gains[to.index()] += cost;
       const std::int64_t alone = (left == 1 && part_[other] == from ? cost : 0) -
                                  (joins == 1 && part_[other] == to ? cost : 0);
       if (alone == 0) continue;
       for (std::size_t i = 0; i < caps_.size(); ++i) gains[i] += alone;
-      most_[other] += alone;
+      best_move_[other].gain += alone;
     }
   }
+}
+
+void CutState::find_best_move(CutUnitId unit) {
+  best_move_[unit] = {};
+  for_each_device(all_but(part_[unit]), [&](DeviceId to) { look_at(unit, to); });
+}
+
+void CutState::look_at(CutUnitId unit, DeviceId to) {
+  BestMove& best = best_move_[unit];
+  const std::int64_t gain = gains_of(unit)[to.index()];
+  if (best.to.has_value() && (gain < best.gain || (gain == best.gain && to >= *best.to))) return;
+  if (to != part_[unit] && has_room(unit, to)) best = {gain, to};
 }
 
 bool CutState::climb_once() {
@@ -200,10 +217,12 @@ bool CutState::climb_once() {
   const std::size_t devices = caps_.size();
   list_movable();
   gains_.resize(std::max(gains_.size(), graph_.units.size() * devices));
-  most_.resize(graph_.units.size());
+  best_move_.resize(graph_.units.size());
   const auto look_at_from = [&](std::size_t first) {
-    for (std::size_t i = first; i < listed_.size(); ++i)
-      most_[listed_[i]] = find_gains(listed_[i], gains_of(listed_[i])).most;
+    for (std::size_t i = first; i < listed_.size(); ++i) {
+      find_gains(listed_[i], gains_of(listed_[i]));
+      find_best_move(listed_[i]);
+    }
   };
   look_at_from(0);
 
@@ -217,26 +236,29 @@ bool CutState::climb_once() {
   std::int64_t best_cut = cut_;
   while (!listed_.empty() && steps.size() - kept <= kPatience) {
     std::optional<std::size_t> at;
-    DeviceId best_to(0);
-    std::int64_t best_gain = std::numeric_limits<std::int64_t>::min();
     for (std::size_t i = 0; i < listed_.size(); ++i) {
-      if (most_[listed_[i]] <= best_gain) continue;
-      for_each_device(all_but(part_[listed_[i]]), [&](DeviceId to) {
-        const std::int64_t gain = gains_of(listed_[i])[to.index()];
-        if (gain <= best_gain || !has_room(listed_[i], to)) return;
+      const BestMove& move = best_move_[listed_[i]];
+      if (move.to.has_value() && (!at.has_value() || move.gain > best_move_[listed_[*at]].gain))
         at = i;
-        best_to = to;
-        best_gain = gain;
-      });
     }
     if (!at.has_value()) break;
     const CutUnitId unit = listed_[*at];
+    const DeviceId from = part_[unit], to = *best_move_[unit].to;
+    steps.push_back({unit, from, best_move_[unit].gain});
     listed_[*at] = listed_.back();
     listed_.pop_back();
     mark_[unit] = Mark::kMoved;
-    steps.push_back({unit, part_[unit], best_gain});
-    tell_listed(unit, best_to);
-    move(unit, best_to, best_gain);
+    tell_listed(unit, to);
+    move(unit, to, steps.back().gain);
+    for (const CutUnitId other : listed_) {
+      const std::optional<DeviceId> best = best_move_[other].to;
+      if (best == from || best == to) {
+        find_best_move(other);
+      } else {
+        look_at(other, from);
+        look_at(other, to);
+      }
+    }
     const std::size_t known = listed_.size();
     list_neighbours(unit);
     look_at_from(known);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -44,7 +45,13 @@ class CutState {
   struct Gain {
     std::uint64_t neighbours = 0;  // the other devices that its nets touch, as bits
     std::int64_t elsewhere = 0;    // where it has no neighbour
-    std::int64_t most = 0;         // there, or at a neighbour's
+  };
+  struct Devices {  // as bits: with a pin of a net, and with one pin alone
+    std::uint64_t touched = 0, single = 0;
+  };
+  struct BestMove {  // among those that there is room for
+    std::int64_t gain = 0;
+    std::optional<DeviceId> to = {};
   };
 
   void list(CutUnitId unit);
@@ -53,6 +60,10 @@ class CutState {
   void clear_list();
   Gain find_gains(CutUnitId unit, std::int64_t* gains) const;
   void tell_listed(CutUnitId unit, DeviceId to);
+  void find_best_move(CutUnitId unit);
+  void look_at(CutUnitId unit, DeviceId to);
+  void join(NetId net, DeviceId device);
+  void leave(NetId net, DeviceId device);
   void move(CutUnitId unit, DeviceId to, std::int64_t gain);
   bool has_room(CutUnitId unit, DeviceId to) const;
   bool overloaded(DeviceId device) const;
@@ -69,13 +80,13 @@ class CutState {
   const DeviceCaps& caps_;
   CutPart part_;
   IdVector<DeviceId, DeviceCap> load_;
-  std::vector<std::uint32_t> counts_;       // pins of each net on each device
-  IdVector<NetId, std::uint64_t> touched_;  // devices with a pin of it, as bits
+  std::vector<std::uint32_t> counts_;  // pins of each net on each device
+  IdVector<NetId, Devices> on_;
   std::int64_t cut_ = 0;
   std::vector<CutUnitId> listed_;  // what may be worth moving
   IdVector<CutUnitId, Mark> mark_;
   std::vector<std::int64_t> gains_;  // by device; by unit and device of the listed in climb_once()
-  IdVector<CutUnitId, std::int64_t> most_;  // of them, at least as much, of each unit
+  IdVector<CutUnitId, BestMove> best_move_;  // of them, of each unit
 };
 
 }  // namespace baechi

@@ -112,6 +112,37 @@ void ClusterState::bound_by_queues(Arrival& arrival, DeviceId device) const {
   loaded_queues_.clear();
 }
 
+CommonArrival ClusterState::common_arrival(OpId op, DeviceId one, DeviceId other) const {
+  CommonArrival common;
+  common.ready = delays_.empty() ? Time(0) : delays_[op];
+  bool one_source = true;
+  std::optional<DeviceId> last;
+  for (const Edge& edge : graph_.in_edges(op)) {
+    const Slot& parent = slots_[edge.from];
+    if (!parent.placed) continue;
+    Time at = parent.end;
+    if (edge.tensor.has_value()) {
+      const Time takes =
+          transfer_times_(*edge.tensor, parent.device, parent.device == one ? other : one);
+      at += takes;
+      common.load += takes;
+      queue_load_[queues_.sending(parent.device)] += takes;
+      loaded_queues_.push_back(queues_.sending(parent.device));
+      one_source = one_source && last.value_or(parent.device) == parent.device;
+      last = parent.device;
+    }
+    common.ready = std::max(common.ready, at);
+  }
+  if (one_source) common.source = last;
+  for (const std::size_t queue : loaded_queues_) {
+    if (one_source || queue_load_[queue] > Time(0))
+      common.ready = std::max(common.ready, queues_.free(queue) + queue_load_[queue]);
+    queue_load_[queue] = Time(0);
+  }
+  loaded_queues_.clear();
+  return common;
+}
+
 Time ClusterState::undisturbed_arrival(OpId op, DeviceId device) const {
   Time ready = delays_.empty() ? Time(0) : delays_[op];
   for (const Edge& edge : graph_.in_edges(op)) {

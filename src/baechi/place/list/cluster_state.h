@@ -30,6 +30,13 @@ struct Arrival {
   bool one_source = false;
 };
 
+// The same on any device of a class that holds none of the inputs: there they can be at `ready`, and
+// not before `load` after the end of the device's incoming queue.
+struct CommonArrival {
+  Time ready, load;
+  std::optional<DeviceId> source;  // the only one
+};
+
 // Paper eq. (1): an operator's earliest schedulable time on device p is
 //
 //   max(free(p), max over parents i of  end(i) + c_ip)      c_ip = 0 on the parent's own device
@@ -81,7 +88,16 @@ class ClusterState {
 
   // Final once all parents are placed; those that are not do not count.
   Arrival arrival(OpId op, DeviceId device) const;
-  // The same without any queue, on a device that holds none of the inputs.
+  // Requires two devices of the class (device_classes.h), inputs to send, and no shared channels.
+  CommonArrival common_arrival(OpId op, DeviceId one, DeviceId other) const;
+  // Where a tensor was sent, if someone asks for copies.
+  template <class Visit>
+  void for_each_copy(TensorId tensor, const Visit& visit) const {
+    if (!keep_copies_) return;
+    for (std::optional<std::uint32_t> at = first_copy_[tensor]; at; at = copies_[*at].next)
+      visit(copies_[*at].device);
+  }
+  // As arrival() without any queue, on a device that holds none of the inputs.
   Time undisturbed_arrival(OpId op, DeviceId device) const;
   Time earliest_start(OpId op, DeviceId device) const {
     return std::max(free_[device], arrival(op, device).ready);
@@ -93,6 +109,7 @@ class ClusterState {
   Time queue_end(DeviceId from, DeviceId to) const {
     return from == to ? queues_.free(queues_.receiving(to)) : queues_.free(from, to);
   }
+  Time sending_end(DeviceId from) const { return queues_.free(queues_.sending(from)); }
   const TransferTimes& transfer_times() const { return transfer_times_; }
 
   // Memory, at the time of the decision. `overrun` is not positive when the operator fits.

@@ -17,18 +17,25 @@ struct PairQueue::Top {
   Heap* heap;
 };
 
+struct PairQueue::InClass {  // of an operator: the device of a class that it can start on first
+  CommonArrival arrival;
+  Time start;
+  DeviceId device;
+};
+
 PairQueue::PairQueue(ClusterState& state, const AllowedDevices& allowed, const Priority& priority)
     : state_(state),
       allowed_(allowed),
       priority_(priority),
       lanes_(state.num_devices()),
+      asks_classes_(state.queues_matter() && state.costs().cluster().num_channels() == 0),
       ready_(state.costs().graph().num_ops()),
       group_followed_(state.costs().graph().num_groups()),
       dropped_(state.costs().graph().num_ops(), state.num_devices()),
       parent_stamp_(state.num_devices()) {
   BAECHI_ASSERT(state.costs().graph().num_ops() < std::size_t{1} << 31, "no bit left for a tag");
   for (std::vector<DeviceId>& devices : interchangeable_devices(state.costs()))
-    classes_.push_back({std::move(devices), {}, {}});
+    classes_.push_back({.devices = std::move(devices), .free = {}});
   class_of_.resize(lanes_.size());
   for (std::size_t c = 0; c < classes_.size(); ++c)
     for (const DeviceId device : classes_[c].devices) class_of_[device] = c;
@@ -101,16 +108,70 @@ void PairQueue::add_to_class(OpId op, std::size_t c) {
   const Time common = state_.undisturbed_arrival(op, *other);
   for (const DeviceId device : parent_devices_)
     if (class_of_[device] == c) push_if_special(op, device, common);
+  look_at(lane);
   const auto in = state_.costs().graph().in_edges(op);
-  const bool exact =
-      !state_.queues_matter() ||
-      std::none_of(in.begin(), in.end(), [](const Edge& edge) { return edge.tensor; });
-  const Time key = common + slowdown(op, *other);
-  lane.future.push(entry_of(op, key, Time(0), exact));
-  Time earliest = state_.free(lane.devices.front());
-  for (const DeviceId device : lane.devices) earliest = std::min(earliest, state_.free(device));
-  bound_by(lanes_.size() + c, {std::max(key, earliest + slowdown(op, *other)), Time(0),
-                               priority_.rank[op], op, lane.devices.front()});
+  const bool sends =
+      state_.queues_matter() &&
+      std::any_of(in.begin(), in.end(), [](const Edge& edge) { return edge.tensor; });
+  if (!sends || !asks_classes_) {
+    const Time slow = slowdown(op, *other), key = common + slow;
+    lane.future.push(entry_of(op, key, Time(0), !sends));
+    bound_by(lanes_.size() + c, {std::max(key, lane.free + slow), Time(0), priority_.rank[op], op,
+                                 lane.devices.front()});
+    return;
+  }
+  for (const Edge& edge : in)
+    if (edge.tensor.has_value())
+      state_.for_each_copy(*edge.tensor, [&](DeviceId device) {
+        if (class_of_[device] == c) push(op, device);
+      });
+  const InClass first = first_in(lane, op);
+  file(op, lane, first);
+  bound_by(lanes_.size() + c, {first.start + slowdown(op, first.device), first.arrival.load,
+                               priority_.rank[op], op, first.device});
+}
+
+void PairQueue::look_at(ClassLane& lane) const {
+  const auto queue_end = [&](DeviceId device) {
+    return asks_classes_ ? state_.queue_end(device, device) : Time(0);
+  };
+  lane.free = state_.free(lane.devices.front());
+  lane.queue = queue_end(lane.devices.front());
+  for (const DeviceId device : lane.devices) {
+    lane.free = std::min(lane.free, state_.free(device));
+    lane.queue = std::min(lane.queue, queue_end(device));
+  }
+}
+
+// As if none of the class held an input: those that do have their own entries, which are earlier.
+PairQueue::InClass PairQueue::first_in(const ClassLane& lane, OpId op) const {
+  InClass first{state_.common_arrival(op, lane.devices[0], lane.devices[1]), {}, lane.devices[0]};
+  const CommonArrival& arrival = first.arrival;
+  std::optional<Time> earliest;
+  for (const DeviceId device : lane.devices) {
+    const Time start = std::max(std::max(state_.free(device), arrival.ready),
+                                state_.queue_end(device, device) + arrival.load);
+    if (earliest.has_value() && start >= *earliest) continue;
+    earliest = start;
+    first.device = device;
+  }
+  first.start = *earliest;
+  return first;
+}
+
+void PairQueue::file(OpId op, ClassLane& lane, const InClass& first) {
+  const auto& [arrival, start, device] = first;
+  const Time slow = slowdown(op, device), load = arrival.load;
+  const bool waits = slow == Time(0) && start > lane.free;
+  if (start == lane.free) {
+    lane.available.push(entry_of(op, slow, load, false));
+  } else if (waits && start == lane.queue + load) {
+    lane.behind_shortest.push(entry_of(op, load, load, false));
+  } else if (waits && arrival.source && start == state_.sending_end(*arrival.source) + load) {
+    queued_heap(lane.queued, *arrival.source).push(entry_of(op, load, load, false));
+  } else {
+    lane.future.push(entry_of(op, start + slow, load, false));
+  }
 }
 
 // A parent's device needs an entry of its own when the inputs are there earlier than at `common`.
@@ -145,7 +206,7 @@ void PairQueue::file(OpId op, DeviceId device, const Arrival& arrival) {
   bound_by(device.index(), {start + slow, arrival.load, priority_.rank[op], op, device});
   if (!exact && slow == Time(0) &&
       start == std::max(free, state_.queue_end(*arrival.queue, device) + arrival.load)) {
-    queued_heap(device, *arrival.queue)
+    queued_heap(lane.queued, *arrival.queue)
         .push(entry_of(op, arrival.load, arrival.load, arrival.one_source));
   } else if (arrival.ready <= free) {
     lane.available.push(entry_of(op, slow, arrival.load, exact));
@@ -154,8 +215,7 @@ void PairQueue::file(OpId op, DeviceId device, const Arrival& arrival) {
   }
 }
 
-PairQueue::Heap& PairQueue::queued_heap(DeviceId device, DeviceId source) {
-  std::vector<QueuedHeap>& queued = lanes_[device].queued;
+PairQueue::Heap& PairQueue::queued_heap(std::vector<QueuedHeap>& queued, DeviceId source) {
   const auto at = std::find_if(queued.begin(), queued.end(),
                                [&](const QueuedHeap& known) { return known.source == source; });
   if (at != queued.end()) return at->heap;
@@ -253,41 +313,56 @@ bool PairQueue::confirm(const Top& top, DeviceId device) {
 }
 
 std::optional<Candidate> PairQueue::class_top(ClassLane& lane) {
-  Time earliest = state_.free(lane.devices.front());
-  for (const DeviceId device : lane.devices) earliest = std::min(earliest, state_.free(device));
+  look_at(lane);
   for (;;) {
-    for (Heap* heap : {&lane.available, &lane.future})
-      while (!heap->empty() &&
-             (state_.placed(heap->top().op()) || state_.decided(heap->top().op()).has_value()))
-        heap->pop();
-    const bool some_available = !lane.available.empty();
-    if (!some_available && lane.future.empty()) return std::nullopt;
+    Heap* heap = nullptr;
+    Entry top;  // with what it promises
+    const auto offer = [&](Heap& other, Time least, Time offset) {
+      if (other.empty()) return;
+      Entry entry = other.top();
+      entry.key = std::max(least, offset + entry.key);
+      if (heap != nullptr && !(entry < top)) return;
+      heap = &other;
+      top = entry;
+    };
+    offer(lane.available, Time(0), lane.free);
+    offer(lane.future, Time(0), Time(0));
+    offer(lane.behind_shortest, lane.free, lane.queue);
+    for (QueuedHeap& queued : lane.queued)
+      offer(queued.heap, lane.free, state_.sending_end(queued.source));
+    if (heap == nullptr) return std::nullopt;
 
-    Heap* heap = some_available ? &lane.available : &lane.future;
-    if (some_available && !lane.future.empty()) {
-      Entry available = lane.available.top();
-      available.key += earliest;
-      if (lane.future.top() < available) heap = &lane.future;
+    const OpId op = top.op();
+    if (state_.placed(op) || state_.decided(op).has_value()) {
+      heap->pop();
+      continue;
     }
-    const Entry entry = heap->top();
-    const Time slow = slowdown(entry.op(), lane.devices.front());
-    Time start = earliest;
-    if (heap == &lane.future) {
-      start = entry.key - slow;
-      if (entry.exact() && start <= earliest) {
+    const Time slow = slowdown(op, lane.devices.front());
+    if (top.exact() && heap == &lane.future && top.key - slow <= lane.free) {
+      heap->pop();
+      lane.available.push(entry_of(op, slow, Time(0), true));
+      continue;
+    }
+    std::optional<Candidate> first;
+    if (top.exact()) {
+      const auto device = std::ranges::find_if(
+          lane.devices, [&](DeviceId d) { return state_.free(d) <= top.key - slow; });
+      first = Candidate{top.key, Time(0), top.rank, op, *device};
+    } else if (asks_classes_) {
+      const InClass found = first_in(lane, op);
+      if (found.start + slow != top.key) {
         heap->pop();
-        lane.available.push(entry_of(entry.op(), slow, Time(0), true));
+        file(op, lane, found);
         continue;
       }
+      first = Candidate{top.key, top.load, top.rank, op, found.device};
     }
-    const auto device = std::find_if(lane.devices.begin(), lane.devices.end(),
-                                     [&](DeviceId d) { return state_.free(d) <= start; });
-    if (entry.exact() && !dropped_.contains_any(entry.op()) &&
-        held_until(entry.op(), *device) <= start)
-      return Candidate{start + slow, Time(0), entry.rank, entry.op(), *device};
+    if (first.has_value() && !dropped_.contains_any(op) &&
+        held_until(op, first->device) <= first->key - slow)
+      return first;
     heap->pop();
-    stamp_parent_devices(entry.op());
-    split(entry.op(), lane);
+    stamp_parent_devices(op);
+    split(op, lane);
   }
 }
 

@@ -47,7 +47,9 @@ struct Hold {
 //   earlier. So it has one entry in its class of devices (equal speed, equal links), and one on a
 //   parent's device if it is ready earlier there, which without queues it is on one device at most:
 //   the one that the last input need not be sent to. With transfer queues the common time is only a
-//   bound, and a class entry that comes to the top splits into one per device.
+//   bound: an entry on every device that holds an input, and for the others a class entry, which
+//   asks all devices of the class when it comes to the top. Where an operator has been dropped or a
+//   device is held, or where channels are shared, it splits into one per device.
 // * Entries that wait for nothing but their device all have the key free(p), whatever that is: they
 //   lie in `available` by operator. The others lie in `future` by key, and move once.
 // * Entries that wait for a transfer queue lie in `queued` by what they load on it: their keys are
@@ -106,7 +108,10 @@ class PairQueue {
   };
   struct ClassLane {
     std::vector<DeviceId> devices;
-    Heap available, future;
+    Heap available = {}, future = {};
+    Heap behind_shortest = {};            // not before `queue` plus entry.load
+    std::vector<QueuedHeap> queued = {};  // by their only source
+    Time free, queue = {};  // the earliest end of a device's work, and of one's incoming queue
   };
   using LaneIndex = std::size_t;  // devices, then classes
 
@@ -115,7 +120,11 @@ class PairQueue {
   void add_to_class(OpId op, std::size_t c);
   void push(OpId op, DeviceId device);
   void file(OpId op, DeviceId device, const Arrival& arrival);
-  Heap& queued_heap(DeviceId device, DeviceId source);
+  void look_at(ClassLane& lane) const;
+  struct InClass;
+  InClass first_in(const ClassLane& lane, OpId op) const;
+  void file(OpId op, ClassLane& lane, const InClass& first);
+  static Heap& queued_heap(std::vector<QueuedHeap>& queued, DeviceId source);
   void bound_by(LaneIndex lane, const Candidate& candidate);
   bool is_parent_device(DeviceId device) const { return parent_stamp_[device] == stamp_; }
   void stamp_parent_devices(OpId op);
@@ -143,6 +152,7 @@ class PairQueue {
   IdVector<DeviceId, Lane> lanes_;
   std::vector<ClassLane> classes_;
   IdVector<DeviceId, std::size_t> class_of_;
+  const bool asks_classes_;                       // where transfers queue
   std::vector<std::optional<Candidate>> bounds_;  // by lane: nothing in it is smaller
   IdVector<OpId, bool> ready_;                    // added
   IdVector<GroupId, bool> group_followed_;
