@@ -133,6 +133,11 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
         (["--optimize", "most"], {"optimize": "most"}, "expected one of none, colocate, coplace, "),
         (["--lp", "exact", "-m", "m-etf"], {"lp": "exact", "method": "m-etf"}, MATCHING),
         (
+            ["--coplacement", "neighbours", "-m", "single"],
+            {"coplacement": "neighbours", "method": "single"},
+            "'neighbours' has no effect with method single: it is for auto, refine, all, m-topo, ",
+        ),
+        (
             ["--tidy", "-m", "m-etf"],
             {"tidy": True, "method": "m-etf"},
             "'true' has no effect with method m-etf: it is for auto, refine, all or exact",

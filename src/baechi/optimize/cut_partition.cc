@@ -231,20 +231,24 @@ std::optional<DeviceCut> DeviceCuts::cut(const CutOptions& options) const {
     }
     DeviceCut best = fastest_that_fits(costs_, placements);
     if (!nearest.has_value() || best.over < nearest->over) nearest = std::move(best);
-    work += work_of_one();
+    work += work_of_one(costs_);
     if (nearest->over == Bytes(0)) break;
   }
   nearest->work = work;
   return nearest;
 }
 
-// Replays and list schedules, and what grows with the coarsest graph and each of its units' choice.
-std::int64_t DeviceCuts::work_of_one() const {
-  const auto num_devices = static_cast<std::int64_t>(costs_.cluster().num_devices());
-  return 1'000 + ops_and_edges(costs_.graph()) * 21 / 20 + 110 * num_devices * num_devices;
+// Replays and list schedules, what grows with the coarsest graph and each of its units' choice, and,
+// on many devices, what levels keep of every net on each.
+std::int64_t DeviceCuts::work_of_one(const CostModel& costs) {
+  const auto num_devices = static_cast<std::int64_t>(costs.cluster().num_devices());
+  const std::int64_t many = num_devices / 20, size = ops_and_edges(costs.graph());
+  return 1'000 + size * 21 / 20 + size * many * many + 110 * num_devices * num_devices;
 }
 
-std::int64_t DeviceCuts::work_of_levels() const { return ops_and_edges(costs_.graph()) / 2; }
+std::int64_t DeviceCuts::work_of_levels(const CostModel& costs) {
+  return ops_and_edges(costs.graph()) / 2;
+}
 
 std::optional<DeviceCut> cut_partition(const CostModel& costs, const OpLabels& group,
                                        const CutOptions& options) {

@@ -52,8 +52,8 @@ class DeviceCuts {
   std::optional<DeviceCut> cut(const CutOptions& options = {}) const;
 
   // In simulated operators: that one cut takes at least, and making the coarser graphs.
-  std::int64_t work_of_one() const;
-  std::int64_t work_of_levels() const;
+  static std::int64_t work_of_one(const CostModel& costs);
+  static std::int64_t work_of_levels(const CostModel& costs);
 
  private:
   const CostModel& costs_;

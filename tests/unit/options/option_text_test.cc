@@ -78,6 +78,12 @@ TEST_CASE("options: one without effect is refused, unless it has its default") {
         "or exact");
   request.search.method = "m-sct";
   CHECK(without_effect(request, kPlaceTakes) == "");
+  request = {.search = {.method = "chain", .optimize = {.level = OptimizeLevel::kFuse}}};
+  CHECK(without_effect(request, kPlaceTakes) ==
+        "optimize: 'fuse' has no effect with method chain: it is for auto, refine, all, m-topo, "
+        "m-etf, m-sct or exact");
+  request.search.optimize.level = OptimizeLevel::kNone;  // as which it places
+  CHECK(without_effect(request, kPlaceTakes) == "");
   request = {.search = {.method = "expert"}};
   CHECK(without_effect(request, kPlaceTakes) ==
         "expert: method expert needs a placement to follow");

@@ -173,6 +173,7 @@ void check_taken(const StepRequest& request, Taker taker, Entrance entrance) {
   for (const PlannerOption& option : planner_options()) {
     const std::string value = value_text(option, request);
     if (value == value_text(option, defaults)) continue;
+    if (!option.nothing.empty() && value == option.nothing) continue;
     const std::string name = spelled(option, entrance);
     const bool shown = !std::holds_alternative<const Placement**>(option.field(any));
     const std::string found = (shown ? "'" + value + "' has" : "it has") + " no effect ";

@@ -90,13 +90,17 @@ constexpr std::array kOptions{
                   .takers = kAllPlan | kOptimizerTakes,
                   .field = [](StepRequest& r) -> OptionField {
                     return one_of(r.search.optimize.level, optimize_levels());
-                  }},
+                  },
+                  .taken_by = [](const PlacerEntry& placer) { return placer.optimizable; },
+                  .nothing = "none"},
     PlannerOption{.name = "coplacement",
                   .help = "How the Graph Optimizer co-places",
                   .takers = kAllPlan | kOptimizerTakes,
                   .field = [](StepRequest& r) -> OptionField {
                     return one_of(r.search.optimize.coplacement.rule, coplacement_rules());
-                  }},
+                  },
+                  .taken_by = [](const PlacerEntry& placer) { return placer.optimizable; },
+                  .nothing = "none"},
     PlannerOption{.name = "paper",
                   .help = "follow the paper to the letter, for comparison; a plan that does not "
                           "fit is not repaired",

@@ -16,14 +16,12 @@ namespace baechi {
 namespace {
 
 // Neither depends on the number of threads, so that the result does not.
-constexpr std::int64_t kRounds = 12;
+constexpr std::int64_t kRounds = 12;  // at most: each makes a move at least
 constexpr std::int64_t kMostStreams = 4;
 
-// With few moves to make, one stream gets further than four: a move takes about as much work as
-// half of the operators, and what is looked at for it.
-std::size_t num_streams(std::int64_t work, const OpGraph& graph) {
+// With few moves to make, one stream gets further than four.
+std::size_t num_streams(std::int64_t moves) {
   constexpr std::int64_t kMovesOfOne = 120;
-  const std::int64_t moves = work / (static_cast<std::int64_t>(graph.num_ops()) * 5 / 8 + 8);
   return static_cast<std::size_t>(std::clamp<std::int64_t>(moves / kMovesOfOne, 1, kMostStreams));
 }
 
@@ -38,6 +36,11 @@ std::size_t history_of(std::size_t stream, const OpGraph& graph) {
 constexpr double kLag = 1.01;
 
 }  // namespace
+
+// A move takes about as much work as half of the operators, and what is looked at for it.
+std::int64_t moves_in(std::int64_t work, const OpGraph& graph) {
+  return work / (static_cast<std::int64_t>(graph.num_ops()) * 5 / 8 + 8);
+}
 
 std::optional<PlacedGraph> in_order(const CostModel& costs, const PlacedGraph& start,
                                     ExecutionOrder order) {
@@ -56,6 +59,8 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
   const Time start_makespan = simulate(costs, start).schedule.makespan;
   if (!first.has_value())
     return {.placed = start, .makespan = start_makespan, .evaluations = 0, .stopped_early = false};
+  const std::int64_t moves = moves_in(options.work, costs.graph());
+  const std::int64_t rounds = std::clamp<std::int64_t>(moves, 1, kRounds);
   std::atomic<bool> stopped{false};
   const auto stop = [&] {
     if ((options.cancel != nullptr && options.cancel->requested()) ||
@@ -64,7 +69,7 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
     return stopped.load();
   };
 
-  std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(options.work, costs.graph()));
+  std::vector<std::unique_ptr<LocalSearch>> streams(num_streams(moves));
   const auto for_all = [&](const auto& task) {
     parallel_for(streams.size(), options.threads, task);
   };
@@ -82,8 +87,8 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
                [](const auto& a, const auto& b) { return a->best_makespan() < b->best_makespan(); })
         ->get();
   };
-  const std::int64_t share = options.work / (kRounds * static_cast<std::int64_t>(streams.size()));
-  for (std::int64_t round = 0; round < kRounds && !stop(); ++round) {
+  const std::int64_t share = options.work / (rounds * static_cast<std::int64_t>(streams.size()));
+  for (std::int64_t round = 0; round < rounds && !stop(); ++round) {
     for_all([&](std::size_t i) { streams[i]->run(share, stop); });
     if (options.on_better) options.on_better(best()->best_makespan());
     const PlacedGraph leader = best()->best();

@@ -49,6 +49,11 @@ struct Refined {
 std::optional<PlacedGraph> in_order(const CostModel& costs, const PlacedGraph& start,
                                     ExecutionOrder order);
 
+// How many moves there is work for, about.
+std::int64_t moves_in(std::int64_t work, const OpGraph& graph);
+// To begin takes as long as some moves: with fewer than those a search is not worth it.
+inline constexpr std::int64_t kFewMoves = 6;
+
 // Requires a start that fits as it is executed. Never throws Cancelled: anytime means the best so far.
 Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& start,
                const RefineOptions& options);

@@ -93,10 +93,10 @@ Restarts further_partitions(const CostModel& costs, const RestartOptions& option
 
 Restarts further_cuts(const CostModel& costs, const Units& units, const RestartOptions& options) {
   if (options.work < work_over(costs.graph()) || options.must_stop()) return {};
+  const std::int64_t guess = DeviceCuts::work_of_one(costs);
+  const std::int64_t of_levels = DeviceCuts::work_of_levels(costs), work = options.work - of_levels;
+  if (work < guess / 2) return {};  // the first one is worth more than its share
   const DeviceCuts cuts(costs, group_labels(costs.graph()));
-  const std::int64_t work = options.work - cuts.work_of_levels(), guess = cuts.work_of_one();
-  // The first one is worth more than its share.
-  if (work < guess / 2) return {{}, cuts.work_of_levels()};
   const bool planned = options.place.order == ExecutionOrder::kPlanned;
   Restarts found = restart(options, work, guess, [&](std::uint64_t seed) -> Restarted {
     std::optional<DeviceCut> cut = cuts.cut({.seed = seed});
@@ -109,7 +109,7 @@ Restarts further_cuts(const CostModel& costs, const Units& units, const RestartO
     if (!mended.has_value()) return {.work = cut->work};
     return {Restarts::Found{*std::move(mended), {}}, cut->work};
   });
-  found.work += cuts.work_of_levels();
+  found.work += of_levels;
   return found;
 }
 

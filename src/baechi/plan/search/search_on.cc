@@ -151,6 +151,7 @@ class SearchOn {
   void search_by(const Units& units, double part, const char* name) {
     const double share = share_of(part);
     RefineOptions effort = spending_.refinement(share);
+    if (moves_in(effort.work, problem_.costs.graph()) < kFewMoves) return spend(part, 0);
     effort.seed = seed_;
     effort.on_better = [&](Time step) { tell(request_, step, name); };
     if (images_.has_value()) effort.images = &*images_;
