@@ -342,6 +342,14 @@ def test_a_file_that_cannot_be_right_is_refused(tmp_path: Path, fields: str, wor
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["vit", "WanTransformer3DModel", "FluxTransformer2DModel"])
+def test_pictures_smaller_than_a_token_are_refused(tmp_path: Path, name: str) -> None:
+    fields = next(f for f, _ in PUBLISHED if name in f.values())
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(baechi.InputError, match="size: too small for this model"):
+        baechi.estimate(tmp_path, "1x24GiB", size=7)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

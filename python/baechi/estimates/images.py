@@ -19,7 +19,7 @@ def vision(m: Modules, config: Config, batch: int, size: int | None) -> None:
     """ViT, DeiT and DINOv2."""
     width, patch = config.count("hidden_size"), config.count("patch_size")
     given = config.count("image_size")
-    tokens = ((size or given) // patch) ** 2
+    tokens = _across(config, size, given, patch) ** 2
     patches = m.input("pixels", batch, tokens, patch * patch * config.count("num_channels"))
     x = m.linear("patch_embeddings", patches, width)
     kind = config.architecture
@@ -153,9 +153,15 @@ class _Streams:
         self.m.loss(self.m.linear("proj_out", y, numbers, self.bias, adapter=False))
 
 
-def _tokens(size: int | None, default: int, patch: int) -> int:
-    """Tokens of a picture of so many pixels a side."""
-    return max(1, (size or default) // (_LATENT * patch)) ** 2
+def _across(config: Config, size: int | None, default: int, pixels: int) -> int:
+    """Tokens a side of a picture, each of so many pixels a side."""
+    if size is not None and size < pixels:
+        raise config.error(f"size: too small for this model: a token is {pixels} pixels wide")
+    return max(1, (size or default) // pixels)
+
+
+def _tokens(config: Config, size: int | None, default: int, patch: int) -> int:
+    return _across(config, size, default, _LATENT * patch) ** 2
 
 
 def streams(m: Modules, config: Config, batch: int, size: int | None) -> None:
@@ -166,7 +172,7 @@ def streams(m: Modules, config: Config, batch: int, size: int | None) -> None:
     patch = config.count("patch_size", default=2)
     channels = config.count("in_channels")
     numbers = channels if flux else patch * patch * config.count("out_channels", default=channels)
-    tokens = _tokens(size, 1024, 2)
+    tokens = _tokens(config, size, 1024, 2)
     latents = m.input("latents", batch, tokens, channels * patch * patch if sd3 else channels)
     words = m.input("text", batch, 333 if sd3 else 512, config.count("joint_attention_dim"))
     x = m.linear("x_embedder", latents, s.width, adapter=False)
@@ -202,7 +208,7 @@ def cross(m: Modules, config: Config, batch: int, size: int | None) -> None:
     """PixArt: attention to the picture, then to the text, modulated by one table for all blocks."""
     s = _Streams(m, config, batch)
     patch, channels = config.count("patch_size"), config.count("in_channels")
-    tokens = _tokens(size, config.count("sample_size") * _LATENT, patch)
+    tokens = _tokens(config, size, config.count("sample_size") * _LATENT, patch)
     x = m.linear(
         "pos_embed",
         m.input("latents", batch, tokens, channels * patch * patch),
@@ -241,7 +247,7 @@ def flux2(m: Modules, config: Config, batch: int, size: int | None) -> None:
     """FLUX.2: as FLUX, without biases, with gates, and modulated by what all blocks share."""
     s = _Streams(m, config, batch, bias=False)
     s.gated = int(s.width * config.number("mlp_ratio", 3.0))
-    channels, tokens = config.count("in_channels", default=128), _tokens(size, 1024, 2)
+    channels, tokens = config.count("in_channels", default=128), _tokens(config, size, 1024, 2)
     x = m.input("latents", batch, tokens, channels)
     words = m.input("text", batch, 512, config.count("joint_attention_dim"))
     x = m.linear("x_embedder", x, s.width, bias=False, adapter=False)
@@ -270,7 +276,7 @@ def z_image(m: Modules, config: Config, batch: int, size: int | None) -> None:
     width = config.count("dim")
     head, norms = width // config.count("n_heads"), config.flag("qk_norm", True)
     channels, patch = config.count("in_channels"), config.count("all_patch_size", default=2)
-    tokens, numbers, words = _tokens(size, 1024, patch), channels * patch * patch, 512
+    tokens, numbers, words = _tokens(config, size, 1024, patch), channels * patch * patch, 512
 
     def block(x: Value, by: Value | None) -> Value:
         def scaled(name: str, y: Value) -> Value:
@@ -320,10 +326,8 @@ def wan(m: Modules, config: Config, batch: int, size: int | None, frames: int | 
     patch = config.counts("patch_size", 3) if "patch_size" in config.fields else [1, 2, 2]
     channels = config.count("in_channels", default=16)
     pixels = 2 * _LATENT if channels == _WAN_SMALL else _LATENT
-    across = max(1, (size or 480) // (pixels * patch[1])) * max(
-        1, (size or 480) // (pixels * patch[2])
-    )
-    tokens = max(1, ((frames or 81) + 3) // 4 // patch[0]) * across
+    rows, columns = (_across(config, size, 480, pixels * part) for part in patch[1:])
+    tokens = max(1, ((frames or 81) + 3) // 4 // patch[0]) * rows * columns
     shape = (batch, tokens, channels * math.prod(patch))
     x = m.linear("patch_embedding", m.input("latents", *shape), s.width, adapter=False)
     moment = s.embedded("time_embedder", s.moment)
