@@ -22,6 +22,7 @@
 #include "baechi/plan/recompute/second_runs.h"
 #include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/paper.h"
+#include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/request/recompute_request.h"
 #include "baechi/plan/steps/recompute_steps.h"
 #include "baechi/plan/steps/replica_request.h"
@@ -227,6 +228,9 @@ StepPlan make_step_plan(std::vector<OpGraph> sizes, const Cluster& cluster,
   if (keeps_or_repeats(sizes.front(), asked)) asked.recompute = Recompute::kAuto;
   const std::vector<std::uint32_t> numbers = checked_numbers(sizes, asked);
   if (asked.residency != AwayChoice::kNone) check_residency(sizes.front(), cluster, asked);
+  if (asked.known != nullptr && std::ranges::count(numbers, asked.known->micro_batches) == 0)
+    throw OptionError("expert", "it is a plan of " + words(asked.known->micro_batches) +
+                                    ", for which no plan is asked");
   if (asked.replicas.has_value()) check_replicas(sizes.front(), cluster, numbers, *asked.replicas);
   const bool marks = sizes.front().marks_steps(), divided = asked.mini_batch.has_value();
   const std::optional<std::int64_t> size = sizes.front().batch_size();

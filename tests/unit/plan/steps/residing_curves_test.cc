@@ -21,6 +21,7 @@
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/plan/request/planner_options.h"
 #include "baechi/plan/residency/residency_choice.h"
 #include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/residency/residency_replay.h"
@@ -432,6 +433,17 @@ TEST_CASE("residency: a step is never longer than the plan of less memory that i
   CHECK(pairs > 20);
   CHECK(longer > 5);
   CHECK(kept > 10);
+}
+
+TEST_CASE("residency: no search begins with a plan of other micro-batches") {
+  const OpGraph graph = layers(2, 3);
+  const Cluster cluster = gpu_and_host(Bytes(1'000), Bytes(10'000));
+  const std::optional<Plan> known = plan_from(graph, cluster, 2, nullptr);
+  REQUIRE(known.has_value());
+  CHECK(plan_from(graph, cluster, 2, &*known).has_value());
+  CHECK_THROWS_WITH_AS(plan_from(graph, cluster, 3, &*known),
+                       doctest::Contains("2 micro-batches, for which no plan is asked"),
+                       OptionError);
 }
 
 }  // namespace
