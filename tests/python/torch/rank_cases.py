@@ -146,6 +146,7 @@ CASES |= {
 }
 
 
+FROZEN = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
 RESUMED = dataclasses.replace(CASES["tied"], seed=5)
 COPIES = dataclasses.replace(CASES["copied parts"], seed=5)
 
@@ -336,7 +337,7 @@ def faults(_: Path) -> dict[str, str]:
     """Return what is said where ranks do not agree, or where something cannot be over ranks."""
     rank = distributed.get_rank()
     said: dict[str, str] = {}
-    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
+    case = FROZEN
     torch.manual_seed(rank)
     said["weights"] = said_by(lambda: placed_at_random(case, Frozen().double(), built(case)[1:]))
     model, *batch = built(case)
@@ -434,12 +435,17 @@ def copied_infinite(folder: Path) -> Any:
     return infinite(folder, replicas=2)
 
 
-def infinite(_: Path, replicas: int = 1) -> Any:
+def mixed_infinite(folder: Path) -> Any:
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="2ms")
+    return infinite(folder, devices=["cpu", "sim"])
+
+
+def infinite(_: Path, replicas: int = 1, **options: Any) -> Any:
     """Return scale and weights of training with infinities that one rank has."""
-    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3), replicas=replicas)
+    case = dataclasses.replace(FROZEN, replicas=replicas)
     model, x, targets = built(case)
-    placed = placed_at_random(case, model, (x, targets))
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    placed = placed_at_random(case, model, (x, targets), **options)
+    scaler = torch.amp.GradScaler(placed.processes.device.type, init_scale=8.0)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scales = []
     for number in range(3):
@@ -550,9 +556,8 @@ def lost() -> None:
     how, patience = sys.argv[2], float(sys.argv[3])
     distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
     rank = distributed.get_rank()
-    case = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
-    model, x, targets = built(case)
-    placed = placed_at_random(case, model, (x, targets))
+    model, x, targets = built(FROZEN)
+    placed = placed_at_random(FROZEN, model, (x, targets))
     placed.step(x, targets)
     print("began", time.time(), flush=True)
     if rank == distributed.get_world_size() - 1 and how != "cut":

@@ -98,4 +98,5 @@ def run(count: int, command: Sequence[Any], **more: str) -> list[str]:
     """Run to a good end; return what each process said."""
     found = ended(started(count, command, **more))
     assert all(code == 0 for code, _ in found), "\n".join(words[-3000:] for _, words in found)
+    assert not any("nanobind: leaked" in words for _, words in found)
     return [words for _, words in found]

@@ -23,7 +23,7 @@ _WORLDS = {
 }
 _ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
-    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "mixed", "late"],
+    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "mixed", "mixed_infinite", "late"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
 }
 
@@ -115,11 +115,6 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
         assert ranks[0][name] == ranks[1][name]
 
 
-FROZEN = rank_cases.Case(
-    rank_cases.Frozen, rank_cases.rows(8, 6), 2, 3, rank_cases.mean_square, rank_cases.rows(8, 3)
-)
-
-
 def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path) -> None:
     for said in found(folder, "copied_faults"):
         assert "do not have the same replicas: 1 and 2" in said["differ"]
@@ -145,7 +140,7 @@ def test_replicas_draw_other_random_numbers(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["faults", "copied_faults"])
 def test_the_norm_is_that_of_all_gradients(folder: Path, name: str) -> None:
-    model, x, targets = rank_cases.built(FROZEN)
+    model, x, targets = rank_cases.built(rank_cases.FROZEN)
     loss = rank_cases.mean_square(model(x), targets)
     loss.backward()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -154,9 +149,9 @@ def test_the_norm_is_that_of_all_gradients(folder: Path, name: str) -> None:
         assert float(said["norm"]) == pytest.approx(norm.item())
 
 
-@pytest.mark.parametrize("name", ["infinite", "copied_infinite"])
+@pytest.mark.parametrize("name", ["infinite", "copied_infinite", "mixed_infinite"])
 def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path, name: str) -> None:
-    model, x, targets = rank_cases.built(FROZEN)
+    model, x, targets = rank_cases.built(rank_cases.FROZEN)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(2):
         rank_cases.mean_square(model(x), targets).backward()

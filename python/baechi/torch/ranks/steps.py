@@ -32,7 +32,7 @@ from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.steps import Collectable, Group, Steps
+from baechi.torch.run.steps import Collectable, Group, Steps, scale_of
 from baechi.torch.where.moving import moved
 
 _GRAPHS = 64  # one for each size of a micro-batch, as messages have sizes
@@ -92,7 +92,8 @@ class RankSteps(Steps):
             facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
             facts["values of the batch"] = facts_of((inputs, targets))
             facts["autocast"] = str(_autocast(processes.traced))
-            facts["scale"] = "1" if scaler is None else str(scaler.get_scale())
+            scale = scale_of(scaler, processes.device)
+            facts["scale"] = str(scale)
             with self.weights.shaped(), processes.tracing():
                 groups = self._groups(inputs, targets)
             programs = [self._program_of(found, group) for found, group, _ in groups]
@@ -106,7 +107,7 @@ class RankSteps(Steps):
             for (found, group, shares), part in zip(groups, programs, strict=True):
                 try:
                     if error is None:
-                        losses += self._run_group(found, group, shares, scaler)
+                        losses += self._run_group(found, group, shares, scale)
                 except Exception as failed:
                     if processes.failed:
                         raise RankError(processes.failed) from None

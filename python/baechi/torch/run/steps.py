@@ -203,7 +203,8 @@ class Steps:
         """Run what was collected: micro-batches of one graph together."""
         losses: list[torch.Tensor] = []
         for found, group, own in self._grouped(shares):
-            losses += self._run_group(found, group, own, scaler)
+            scale = scale_of(scaler, found.joint.tangents[0].meta["val"].device)
+            losses += self._run_group(found, group, own, scale)
         return losses
 
     def _grouped(self, shares: Sequence[float]) -> list[Group]:
@@ -223,7 +224,7 @@ class Steps:
         found: Collectable,
         group: Sequence[tuple[Any, ...]],
         shares: Sequence[float],
-        scaler: Any,
+        scale: float,
     ) -> list[torch.Tensor]:
         joint = found.joint
         weights = {
@@ -235,7 +236,7 @@ class Steps:
         parts, run = self._program(found, len(group), self._shared(group), existing)
         if len(self.texts) > known:
             self.walks[bool(existing)] = self._walk(found, parts, group)
-        values = run(self._inputs(found, parts, group, shares, weights, scaler))
+        values = run(self._inputs(found, parts, group, [s * scale for s in shares], weights))
         losses = []
         for output, value in zip(parts.outputs, values, strict=True):
             if output.place == found.loss:
@@ -295,15 +296,10 @@ class Steps:
         found: Collectable,
         parts: Parts,
         group: Sequence[tuple[Any, ...]],
-        shares: Sequence[float],
+        tangents: Sequence[float],
         weights: Mapping[int, torch.Tensor],
-        scaler: Any,
     ) -> list[Any]:
         joint = found.joint
-        scale = 1.0
-        if scaler is not None:
-            device = joint.tangents[0].meta["val"].device
-            scale = float(scaler.scale(torch.ones((), device=device)))
         values: list[Any] = []
         for one in parts.inputs:
             if one.gradient:
@@ -312,8 +308,8 @@ class Steps:
                 values.append(group[one.part or 0][one.place])
             else:
                 like = joint.tangents[one.place - len(joint.primals)].meta["val"]
-                share = shares[one.part or 0] * scale
-                values.append(torch.full((), share, dtype=like.dtype, device=like.device))
+                value = tangents[one.part or 0]
+                values.append(torch.full((), value, dtype=like.dtype, device=like.device))
         return values
 
     def _program(
@@ -352,6 +348,11 @@ class Steps:
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]
+
+
+def scale_of(scaler: Any, device: torch.device) -> float:
+    """Return the scale of a GradScaler, which has it on a device from now on."""
+    return 1.0 if scaler is None else float(scaler.scale(torch.ones((), device=device)))
 
 
 def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
