@@ -177,9 +177,21 @@ std::optional<Made> shortest(const Choices& choices, const Made& without, bool& 
   };
   try {
     const std::vector<Chosen> all = choices.from_few_to_all();
-    const std::optional<std::size_t> best = best_of(choices, all, offer);
-    if (best.has_value()) offer(choices.with(all[*best], 1));
-    if (best != all.size() - 1 && (best.has_value() || without.plan() == nullptr))
+    std::optional<Time> shortest_try, of_all;  // the first try is of all
+    const auto offer_try = [&](Made tried) {
+      const Time step = tried.plan()->makespan();
+      if (!of_all.has_value()) of_all = step;
+      shortest_try = std::min(shortest_try.value_or(step), step);
+      offer(std::move(tried));
+    };
+    const std::optional<std::size_t> best = best_of(choices, all, offer_try);
+    // More of the budget hardly makes a step shorter by a third.
+    const auto is_near = [&](Time tried) {
+      const Plan* other = made.has_value() ? made->plan() : without.plan();
+      return other == nullptr || tried.count() / 3 * 2 <= other->makespan().count();
+    };
+    if (best.has_value() && is_near(*shortest_try)) offer(choices.with(all[*best], 1));
+    if (best != all.size() - 1 && (best.has_value() ? is_near(*of_all) : without.plan() == nullptr))
       offer(choices.with(all.back(), 1));
   } catch (const Cancelled&) {  // anytime: the plan that there is stays
     if (!made.has_value() && without.plan() == nullptr) throw;
