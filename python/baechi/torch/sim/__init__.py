@@ -86,6 +86,7 @@ __all__ = [
     "settings_of",
     "stream",
     "synchronize",
+    "use_cpu_kernels",
     "virtual_host_time",
     "virtual_time",
     "work",
@@ -198,6 +199,18 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:  # noqa: ARG001
 def work(duration: float | str, device: _Device = None) -> None:
     """Keep a device's current stream busy for so long: seconds, or text such as ``"2ms"``."""
     torch.ops.baechi_sim.work(_index(device), nanoseconds(duration))
+
+
+def use_cpu_kernels(library: str) -> None:
+    """Let a library's operators run by its CPU kernels, as PyTorch's own do: ``"bitsandbytes"``.
+
+    A library that also has kernels written in PyTorch's operators, for any device, would run those.
+    """
+    if not torch.ops.baechi_sim.use_cpu_kernels(library):
+        raise ValueError(
+            f"no operator of {library!r} has a kernel for the CPU alone: import the library first,"
+            " and name the namespace of its operators, as in torch.ops"
+        )
 
 
 def mismatches() -> list[str]:

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python calls: plain C functions, so that no Python headers or bindings are needed.
 #include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "check.h"
+#include "fallback.h"
 #include "generator.h"
 #include "pinned.h"
 #include "streams.h"
@@ -38,6 +42,29 @@ BAECHI_EXPORT void baechi_sim_seed(int device, std::uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
+namespace {
+
+// Gives the operators of a library that have kernels for the CPU these; returns how many. A library
+// may have kernels in PyTorch's own operators for all devices, too, which would be preferred.
+std::int64_t use_cpu_kernels(const std::string& library) {
+  static auto* given = new std::vector<torch::Library>;  // outlives every thread
+  auto& dispatcher = c10::Dispatcher::singleton();
+  torch::Library ours(torch::Library::IMPL, library, c10::DispatchKey::PrivateUse1, __FILE__,
+                      __LINE__);
+  std::int64_t found = 0;
+  for (const auto& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
+    const auto op = dispatcher.findSchema(name);
+    if (name.getNamespace() != library || !op) continue;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    ours.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    ++found;
+  }
+  given->push_back(std::move(ours));
+  return found;
+}
+
+}  // namespace
+
 // Operators, since these return a tensor or raise what went wrong.
 TORCH_LIBRARY(baechi_sim, m) {
   m.def("get_rng_state(int device) -> Tensor", [](std::int64_t device) {
@@ -48,6 +75,7 @@ TORCH_LIBRARY(baechi_sim, m) {
           at::Generator generator = default_generator(static_cast<int>(device));
           generator.set_state(state);
         });
+  m.def("use_cpu_kernels(str library) -> int", use_cpu_kernels);
   m.def("work(int device, int duration_ns) -> ()", [](std::int64_t device, std::int64_t duration) {
     submit(current_stream(static_cast<int>(device)), {.name = "work", .duration_ns = duration},
            [] {});
