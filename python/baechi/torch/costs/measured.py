@@ -194,8 +194,13 @@ def _measure(
 
 def _measure_moving(costs: Costs, kind: str, device: torch.device) -> None:
     clock, taken = Clock(device), []
-    for count in (FEW, MANY):
+    is_host = device.type in ("cpu", "meta")
+    room = MANY if is_host else torch.accelerator.get_memory_info(device)[0] // 2
+    counts = (FEW, max(2 * FEW, min(MANY, room)))
+    for count in counts:
         half = torch.zeros(count // 2, dtype=torch.uint8, device=device)
         half.clone()
-        taken.append(round(statistics.median(clock.time(half.clone) for _ in range(REPEATS))))
-    costs.set_moving(kind, taken[0], max(taken))
+        taken.append(statistics.median(clock.time(half.clone) for _ in range(REPEATS)))
+    few, some = taken
+    many = few + (max(taken) - few) * (MANY - FEW) / (counts[1] - FEW)
+    costs.set_moving(kind, round(few), round(many))
