@@ -14,6 +14,7 @@ from baechi.pipeline import DoesNotFit, cluster_of, place_graph
 from baechi.presets import STORE
 from baechi.progress import stage
 from baechi.torch.capture.cache import captured as captured_or_found
+from baechi.torch.capture.checkpoints import AGAIN
 from baechi.torch.capture.keys import SUM, WRITE, is_backward
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
@@ -36,7 +37,6 @@ from baechi.torch.run.mini_batch import (
     parts_of,
     samples_in,
 )
-from baechi.torch.run.second_runs import AGAIN
 
 _TRIED = (1, 2, 4, 8, 16, 32)  # micro-batches of "auto", as far as they divide the samples
 

@@ -167,6 +167,23 @@ def test_what_moves_with_a_weight_counts_as_the_weights() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_weight_in_four_bits_is_whole_while_it_is_read(sim: ModuleType) -> None:
+    pytest.importorskip("bitsandbytes")
+    sim.configure(devices=2, memory="1GiB")
+    sim.use_cpu_kernels("bitsandbytes")  # else its kernels for any device, of many small ones
+    net = model("bitsandbytes")
+    search = baechi.torch.Search(method="random", seed=1)
+    placed = baechi.torch.place(net, X, "2x1GiB", loss=mean_square, search=search)
+    assert placed.planned.step.made_by == "dynamo"
+    mean_square(net(X)).backward()
+    forward, backward = placed.program.split("# graph 0, backward")
+    assert "dequantize_4bit" not in forward
+    # The first layer's gradient goes no further.
+    assert backward.count("bitsandbytes.dequantize_4bit") == len(net) - 1
+    placed.restore()
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("parts", [None, 2])
 @pytest.mark.parametrize("name", WAYS)
 def test_quantised_weights_run_placed(sim: ModuleType, name: str, parts: int | None) -> None:

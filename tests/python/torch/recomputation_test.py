@@ -114,6 +114,31 @@ def test_a_checkpoint_in_the_model_runs_again(
     assert lower < (0.9 if parts else 0.7) * peak
 
 
+def test_a_plan_has_what_checkpoints_run_again_in_it(sim: ModuleType) -> None:
+    kernels = {"operator_time": "100us", "memory_bandwidth": "1GB/s"}
+    link = sim.Link("5us", "10GB/s")
+    sim.configure(devices=2, asynchronous=False, clock="virtual", link=link, **kernels)
+    torch.manual_seed(1)
+    model = Layers(checkpoints=True)
+    search = baechi.torch.Search(method="random", seed=4)
+    placed = baechi.torch.place(
+        model, X, "2x1GiB", loss=mean_square, costs="measure", search=search
+    )
+    again = {key for key in placed.planned.step.keys.values() if key.endswith("@again")}
+    kinds = {key.rpartition(":")[0].rpartition(":")[2] for key in again}
+    assert {"addmm", "native_dropout", "gelu"} <= kinds
+    homes = placed.planned.device_of_key
+    assert all(homes[key] == homes[key.removesuffix("@again")] for key in again)
+    batch = X.to("sim:0")
+    for _ in range(2):
+        sim.reset_virtual_clock()
+        mean_square(model(batch)).backward()
+    # Beside the plan: the gradient of the loss, and that of what the model returns.
+    off = sim.virtual_time() * 1e9 - placed.plan.makespan_ns
+    assert abs(off) < 0.03 * placed.plan.makespan_ns
+    placed.restore()
+
+
 @pytest.mark.parametrize("parts", [None, 2])
 def test_what_fits_with_second_runs_alone_runs_in_that_memory(
     sim: ModuleType, parts: int | None

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import baechi.torch
 import torch
 from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
@@ -242,7 +243,7 @@ class Frozen(nn.Module):
 
 
 class OwnBackward(nn.Module):
-    """Checkpoints of such parts, behind a tensor that asks for a gradient, which ends a graph."""
+    """Checkpoints of such parts, of both kinds, behind a tensor that asks for a gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,6 +255,26 @@ class OwnBackward(nn.Module):
         x = self.first(x)
         for i, part in enumerate(self.parts):
             x = checkpoint(part, x, use_reentrant=i % 2 == 1)
+        return x
+
+
+class Begins(nn.Module):
+    """Frozen layers whose first result is made to require a gradient, as before adapters."""
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.parts = nn.ModuleList(Frozen() for _ in range(2))
+        self.keeps = keeps
+        self.kept: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        x.requires_grad_()
+        if self.keeps:
+            self.kept = x
+        for part in self.parts:
+            x = checkpoint(part, x, use_reentrant=False)
         return x
 
 
@@ -311,6 +332,30 @@ def test_functions_that_a_checkpoint_runs_again_read_on_one_device(compiled: boo
         wrong, backend = compared(Remade, rows, squares, seed=seed, compiled=compiled)
         assert wrong == ""
         assert not any(frame.eager for frame in backend.frames)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_gradients_that_begin_within_a_forward_leave_it_one_graph(keeps: bool) -> None:
+    torch.manual_seed(0)
+    models = [Begins(keeps), Begins(keeps)]
+    models[1].load_state_dict(models[0].state_dict())
+    batch = torch.randn(4, WIDTH)
+    search = baechi.torch.Search(method="random", seed=2)
+    placed = baechi.torch.place(models[1], batch, "2x1GiB", search=search)
+    assert placed.planned.step.made_by == "dynamo"
+    assert len({*placed.weight_devices.values()}) == 2
+    found: list[dict[str, torch.Tensor]] = []
+    for model in models:
+        model(batch).square().mean().backward()
+        trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        found.append({n: p.grad.cpu() for n, p in trained if p.grad is not None})
+        if model.kept is not None:  # whoever holds it may ask for its gradient
+            assert model.kept.grad is not None
+            found[-1]["kept"] = model.kept.grad.cpu()
+    assert len(found[0]) == 4 + keeps
+    torch.testing.assert_close(found[1], found[0])
+    assert len(placed.left_out) == keeps
+    placed.restore()
 
 
 def test_backwards_of_eager_calls_have_one_thread_until_the_model_is_restored() -> None:

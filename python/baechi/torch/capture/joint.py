@@ -16,7 +16,7 @@ import gc
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
 from baechi.brief_errors import kind_and_line
+from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf
 from baechi.torch.capture.recorder import record
@@ -38,6 +39,7 @@ from baechi.torch.private import (
     dynamo_graph_capture_for_export,
 )
 
+CONSTANT = "constant_"  # how names begin of what a graph reads that is no weight, by its number
 _WORDS = ("debug", "info", "warn", "error", "exception", "critical", "log")
 NO_GRADIENT = (
     "loss: nothing that the model returns requires a gradient, so there is no step to train: give "
@@ -165,15 +167,96 @@ def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
     shapes = Shapes(_mode(), device)
     with lent(whole, shapes):
         given = shapes.of_all(example)
+        traced = _traced(whole, given, shapes)
+        if isinstance(whole, LossOf):
+            _check_loss(*traced.found)
         with shapes.mode:
-            traced = dynamo_graph_capture_for_export(whole)(*given)
-            if isinstance(whole, LossOf):
-                _check_loss(traced)
-        with contextlib.ExitStack() as stack, shapes.mode:
-            made = aot_export_joint_with_descriptors(stack, traced, given)
-    for name, _ in list(traced.named_children()):  # dynamo keeps what it traced
-        delattr(traced, name)
-    return Joint(made.graph_module, lambda node: module_path(node, names), "dynamo")
+            graph = exported(traced, given)
+    return Joint(graph, lambda node: module_path(node, names), "dynamo")
+
+
+class _Traced(nn.Module):
+    """A graph of dynamo's, called as what it is the graph of.
+
+    AOTAutograd puts its own tensors where a module's weights are, which have no attributes. What
+    dynamo found in such an attribute, as scales of a quantised weight are, is a constant here.
+    """
+
+    def __init__(
+        self,
+        whole: nn.Module,
+        found: fx.GraphModule,
+        values: Sequence[Any],
+        given: Any,
+        shapes: Shapes,
+    ) -> None:
+        super().__init__()
+        for name, child in whole.named_children():
+            setattr(self, name, child)
+        self.found = (found,)  # no child, which would have the weights twice
+        found.graph.set_codegen(fx.graph.CodeGen())  # it is given and gives a flat list
+        self._is_training = isinstance(whole, LossOf)
+        weights = {**dict(self.named_buffers()), **dict(self.named_parameters())}
+        names = {id(tensor): name for name, tensor in weights.items()}
+        places = {id(leaf): place for place, leaf in enumerate(pytree.tree_leaves(given))}
+        self._read: list[tuple[str | None, int | None, Any]] = []  # a name, a place or a value
+        for number, value in enumerate(values):
+            name, place = names.get(id(value)), places.get(id(value))
+            if isinstance(value, torch.Tensor) and name is None and place is None:
+                name = f"{CONSTANT}{number}"
+                self.register_buffer(name, shapes.of(value))
+            self._read.append((name, place, None if name else value))
+
+    def forward(self, *given: Any) -> Any:
+        leaves, tensors = (
+            pytree.tree_leaves(given),
+            dict(self.named_buffers(remove_duplicate=False)),
+        )
+        tensors |= self.named_parameters(remove_duplicate=False)
+        values = [
+            tensors[name] if name is not None else value if place is None else leaves[place]
+            for name, place, value in self._read
+        ]
+        with fx.traceback.preserve_node_meta():
+            results = fx.Interpreter(*self.found).run(*values)
+        return results[0] if self._is_training else list(results)
+
+
+def _traced(whole: nn.Module, given: tuple[Any, ...], shapes: Shapes) -> _Traced:
+    """Return dynamo's graph; with a mode, which takes longer, where gradients begin within."""
+    try:
+        found = dynamo_graph_capture_for_export(whole)(*given)
+        values = found.graph.process_inputs(*given)
+    except Exception as error:
+        if "requires_grad_()" not in str(error):
+            raise
+        whole.mode = mode = Begins(shapes.of(SEED))
+        try:
+            found = dynamo_graph_capture_for_export(whole)(*given)
+            values = found.graph.process_inputs(*given)
+        finally:
+            whole.mode = None
+        read = zip(found.graph.find_nodes(op="placeholder"), values, strict=True)
+        seeds = [node for node, value in read if value is mode.seed]
+        if not seeds or begin_gradients(found, *seeds):
+            raise
+    return _Traced(whole, found, values, given, shapes)
+
+
+def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.GraphModule:
+    """Return AOTAutograd's joint graph of a module, each of its calls known as the half's it is of.
+
+    What a function does in a backward of its own comes without: only the forward has been marked.
+    """
+    with contextlib.ExitStack() as stack:
+        made = aot_export_joint_with_descriptors(stack, module, given, **how)
+    graph: fx.GraphModule = made.graph_module
+    halves = [node.meta.get("partitioner_tag") for node in graph.graph.nodes]
+    if "is_forward" in halves:
+        for node, half in zip(graph.graph.nodes, halves, strict=True):
+            if half is None and node.op == "call_function":
+                node.meta["partitioner_tag"] = "is_backward"
+    return graph
 
 
 def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
@@ -194,9 +277,9 @@ def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made
         memo = shapes.memo()
         ran = copy.deepcopy(whole, memo)
         given = shapes.of_example(example, memo)
-        with contextlib.ExitStack() as stack, shapes.mode, _annotated(ran):
-            made = aot_export_joint_with_descriptors(stack, ran, given)
-    return Joint(made.graph_module, lambda node: module_path(node, {}), made_by)
+        with shapes.mode, _annotated(ran):
+            graph = exported(ran, given)
+    return Joint(graph, lambda node: module_path(node, {}), made_by)
 
 
 def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:

@@ -22,6 +22,7 @@ OUTSIDE = "(loss)"  # the path of what runs outside of the model; no module is c
 NOTE = "baechi.module"  # what nodes that no dynamo saw are annotated with
 # Behind a key: what adds its last gradients to the others, and what writes its buffers.
 SUM, WRITE = "sum", "write"
+TANGENT = "tangents_"  # how names of gradients of outputs begin
 _MOVES = ("aten::_to_copy", "prims::device_put")
 
 
@@ -111,6 +112,11 @@ def is_random(call: Any) -> bool:
             )
             return bool((argument.default_value if given is None else given) != 0)
     return True
+
+
+def is_tangent(node: fx.Node) -> bool:
+    """Tell whether a placeholder of a joint graph is the gradient of an output."""
+    return node.name.startswith(TANGENT)
 
 
 def is_backward(node: fx.Node) -> bool:

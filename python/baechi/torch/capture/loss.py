@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 
 def call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -56,10 +57,14 @@ class LossOf(nn.Module):
         super().__init__()
         self.model = model
         self.loss = loss
+        self.mode: TorchFunctionMode | None = None  # in which the model is called
 
     def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
         """Return the loss."""
-        return self.of(self.model(*args, **kwargs), targets)
+        if self.mode is None:
+            return self.of(self.model(*args, **kwargs), targets)
+        with self.mode:
+            return self.of(self.model(*args, **kwargs), targets)
 
     def of(self, output: Any, targets: Any) -> torch.Tensor:
         """Return the loss of an output."""

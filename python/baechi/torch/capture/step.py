@@ -18,7 +18,7 @@ LOSS = OUTSIDE
 class Input:
     """What a placeholder of the graph stands for."""
 
-    kind: str  # "weight", "buffer", "batch", "tangent" or "token", which is no tensor of anybody's
+    kind: str  # "weight", "buffer", "batch", "tangent", "constant"; "token": no tensor of anybody's
     name: str  # the path of the weight or buffer, the place of a tensor in the batch
     part: str = ""  # the attribute of a tensor that holds others, as those of quantised weights do
     beside: int = 0  # bytes of what the weight's class keeps beside it, as scales are

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from baechi._core import InputError
 from baechi.brief_errors import briefly
 from baechi.torch.capture.beside import bytes_beside
-from baechi.torch.capture.joint import Joint, joint_of
+from baechi.torch.capture.checkpoints import AGAIN, backward_of, calls_again, twins_of
+from baechi.torch.capture.joint import CONSTANT, Joint, joint_of
 from baechi.torch.capture.keys import keys_of
 from baechi.torch.capture.loss import LossOf, OutputOf, call_arguments
 from baechi.torch.capture.step import LOSS, Input, Output, Step
@@ -111,8 +112,18 @@ def _step(model: nn.Module, joint: Joint, places: list[str], is_training: bool) 
     joint.graph.recompile()
     outputs = tuple(one for _, one in results)
     keys = keys_of(graph, joint.module_of, LOSS)
+    if is_training:
+        _stand_twice(graph, outputs, keys)
+        keys = {node: keys[node] for node in graph.nodes if node in keys}
     given = tuple(inputs.values())
     return Step(joint.graph, given, outputs, keys, tied, is_training, joint.made_by)
+
+
+def _stand_twice(graph: fx.Graph, outputs: tuple[Output, ...], keys: dict[fx.Node, str]) -> None:
+    """Have the calls that checkpoints of the model run again stand twice, and have a key twice."""
+    returned = [one.kind for one in outputs].index("gradient")
+    twins = twins_of(graph, calls_again(graph), backward_of(graph, returned))
+    keys |= {twin: f"{keys[node]}@{AGAIN}" for node, twin in twins.items() if node in keys}
 
 
 def _join(
@@ -143,6 +154,8 @@ def _join(
 def _input(desc: Any, places: list[str]) -> Input:
     if isinstance(desc, descriptors.ParamAOTInput):
         return Input("weight", _named(desc.target))
+    if isinstance(desc, descriptors.BufferAOTInput) and desc.target.startswith(CONSTANT):
+        return Input("constant", desc.target)
     if isinstance(desc, descriptors.BufferAOTInput):
         return Input("buffer", _named(desc.target))
     if isinstance(desc, descriptors.PlainAOTInput):

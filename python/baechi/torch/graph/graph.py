@@ -21,6 +21,7 @@ from torch import fx
 
 from baechi._core import Cluster, Graph, GraphBuilder, InputError
 from baechi.presets import STORE
+from baechi.torch.capture.checkpoints import AGAIN
 from baechi.torch.capture.keys import (
     SUM,
     WRITE,
@@ -118,6 +119,7 @@ class _Assembly:
         self._held, self._parts, self._calls = held, micro_batches, calls
         self._last_apart = last_apart and micro_batches > 1 and STORE not in kinds
         self._builder = GraphBuilder("step")
+        self._keys = set(step.keys.values())
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
         self._name: dict[fx.Node, str] = {}  # of the operators that were added
         self._port: dict[tuple[fx.Node, int], int] = {}
@@ -218,7 +220,9 @@ class _Assembly:
             device=self._first if self._calls and self._step.path_of(node) == LOSS else None,
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
             backward=back,
-            recompute=not (written or back),  # of a random call its generator's state is kept
+            recompute=not (
+                written or back or f"{key}@{AGAIN}" in self._keys
+            ),  # of a random call its generator's state is kept
             random=is_random(node),
             writes=written,
         )
@@ -307,6 +311,8 @@ class _Assembly:
             if one.name not in self._tied or group == f"module:{self._step.path_of(node)}":
                 groups.append(group)
         groups += map(_group_of, self._written.get(node, []))
+        first = key.removesuffix(f"@{AGAIN}")
+        groups += [f"{AGAIN}:{first}"] if f"{first}@{AGAIN}" in self._keys else []
         groups += [f"{SUM}:{key}"] if self._last_apart and node in self._makers else []
         return list(dict.fromkeys(groups))
 

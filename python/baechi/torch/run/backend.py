@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.brief_errors import kind_and_line
+from baechi.torch.capture.begun import SEED, begin_gradients, memory_of
 from baechi.torch.program import Program
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
@@ -93,6 +92,11 @@ class Backend:
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
             return eagerly(graph)
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        seeds = [n for n, v in zip(placeholders, example_inputs, strict=True) if v is SEED]
+        if seeds and begin_gradients(graph, *seeds):
+            frame.eager = "a tensor that it returns, or was given, begins to require a gradient"
+            return eagerly(graph)
         bring_together(graph, frozenset(self.placement.accelerators))
         if why := why_views_are_eager(graph.graph):
             frame.eager = why
@@ -138,18 +142,12 @@ def why_views_are_eager(graph: fx.Graph) -> str:
         while node is not None:
             if node.target is torch.ops.aten._to_copy.default:  # which programs leave out
                 node = node.all_input_nodes[0]
-            memory = _memory(node)
-            shown = [n for n in node.all_input_nodes if memory & _memory(n)]
+            memory = memory_of(node)
+            shown = [n for n in node.all_input_nodes if memory & memory_of(n)]
             if shown and isinstance(node.target, torch._ops.HigherOrderOperator):
                 return f"it returns a view with a gradient of its own, by {node.name}"
             node = shown[0] if shown else None
     return ""
-
-
-def _memory(node: fx.Node) -> set[int]:
-    values = pytree.tree_leaves(node.meta.get("example_value"))
-    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
-    return {t.untyped_storage()._cdata for t in tensors if not is_traceable_wrapper_subclass(t)}
 
 
 def eagerly(graph: fx.GraphModule) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from baechi.torch.capture.keys import is_call, is_move, is_random
+from baechi.torch.capture.keys import TANGENT, is_call, is_move, is_random, is_tangent
 from baechi.torch.private import keeps_graph
 from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST, Slot
@@ -27,7 +27,7 @@ from baechi.torch.run.partition import partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.run.second_derivatives import differentiable
-from baechi.torch.run.undefined import TANGENT, is_tangent, reached, read_later, without
+from baechi.torch.run.undefined import reached, read_later, without
 from baechi.torch.where.mode import Aside
 
 

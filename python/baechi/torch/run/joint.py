@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +12,12 @@ from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from baechi.torch.capture.checkpoints import backward_of, calls_again
+from baechi.torch.capture.joint import exported
 from baechi.torch.capture.keys import is_call, is_move, is_view, keeps_strides
-from baechi.torch.private import aot_export_joint_with_descriptors
 from baechi.torch.program.instructions import HOST
+from baechi.torch.run.away import KEY
 from baechi.torch.run.marks import mark, promised_by_joint
-from baechi.torch.run.partition import backward_of, calls_again
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.second_runs import run_again
 from baechi.torch.where.homes import plain_parts
@@ -47,11 +47,9 @@ class Joint:
     ) -> None:
         self.source = graph
         self.placement = placement
-        with contextlib.ExitStack() as stack:
-            made = aot_export_joint_with_descriptors(
-                stack, _Flat(graph), tuple(example_inputs), keep_inference_input_mutations=False
-            )
-        self.module: fx.GraphModule = made.graph_module
+        self.module = exported(
+            _Flat(graph), tuple(example_inputs), keep_inference_input_mutations=False
+        )
         given = plain(example_inputs)
         self.wraps = len(given) > len(example_inputs)  # it reads tensors that wrap others
         self.homes, self.weights = placement.homes_of(given), placement.weights_in(given)
@@ -63,7 +61,7 @@ class Joint:
         self.returned = _with_a_gradient_each(graph, example_inputs if self.tangents else ())
         self.descs = list(graph.output_node().meta["desc"])
         self.kinds = [_kind(desc) for desc in self.descs]
-        again = calls_again(graph, placement.again)
+        again = calls_again(graph, lambda node: node.meta.get(KEY) in placement.again)
         run_again(graph, again, backward_of(graph, self.returned))
         self.results = list(graph.output_node().args[0])
         self.promised = promised_by_joint(self.module, placement, self.returned)

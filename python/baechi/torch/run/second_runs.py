@@ -3,8 +3,7 @@
 
 Beyond the paper.
 
-A second run reads what is alive, or second runs of its own. Random calls keep their generator's
-state for it, and leave the generator as it was.
+Random calls keep their generator's state for it, and leave the generator as it was.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import is_move, is_random, is_view
+from baechi.torch.capture.checkpoints import AGAIN, twins_of
+from baechi.torch.capture.keys import is_random
 from baechi.torch.run.away import KEY
 
-AGAIN = "again"
 _HERE = torch.device("cpu")  # stands for the device of a call
 _STATE = "a generator's state"  # the value of a node that is one
 
@@ -28,45 +27,14 @@ _STATE = "a generator's state"  # the value of a node that is one
 def run_again(
     graph: fx.Graph, again: Collection[fx.Node], backward: Collection[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """Have the nodes of the backward read second runs of some calls; return these by the first.
-
-    Each stands before its first reader, with views and moves of it that are read.
-    """
-    place = {node: i for i, node in enumerate(graph.nodes)}
-    remade = set(again)
-    for node in place:
-        shows = node not in backward and (is_view(node) or is_move(node))
-        if shows and not remade.isdisjoint(node.all_input_nodes):
-            remade.add(node)
-    twins: dict[fx.Node, fx.Node] = {}
-    for reader in [node for node in place if node in backward]:
-        needed, todo = set[fx.Node](), [*reader.all_input_nodes]
-        while todo:
-            node = todo.pop()
-            if node in remade and node not in twins and node not in needed:
-                needed.add(node)
-                todo += node.all_input_nodes
-        with graph.inserting_before(reader):
-            for node in sorted(needed, key=place.__getitem__):
-                twins[node] = _twin(graph, node, twins)
-        reader.args, reader.kwargs = _reading((reader.args, reader.kwargs), twins)
+    """Have the nodes of the backward read second runs of some calls; return these by the first."""
+    twins = twins_of(graph, again, backward)
     for node, twin in twins.items():
+        if KEY in node.meta:
+            twin.meta[KEY] = f"{node.meta[KEY]}@{AGAIN}"
         if is_random(node):
             _draw_alike(graph, node, twin)
     return twins
-
-
-def _reading(arguments: Any, twins: dict[fx.Node, fx.Node]) -> Any:
-    return fx.map_arg(arguments, lambda node: twins.get(node, node))
-
-
-def _twin(graph: fx.Graph, node: fx.Node, twins: dict[fx.Node, fx.Node]) -> fx.Node:
-    args, kwargs = _reading((node.args, node.kwargs), twins)
-    twin = graph.create_node(node.op, node.target, args, kwargs, f"{node.name}_{AGAIN}")
-    twin.meta = {**node.meta, "partitioner_tag": "is_backward"}
-    if KEY in node.meta:
-        twin.meta[KEY] = f"{node.meta[KEY]}@{AGAIN}"
-    return twin
 
 
 def _draw_alike(graph: fx.Graph, node: fx.Node, twin: fx.Node) -> None:

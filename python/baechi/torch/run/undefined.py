@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from baechi.torch.capture.keys import name_of
+from baechi.torch.capture.keys import is_tangent, name_of
 
-TANGENT = "tangents_"  # how names of gradients of outputs begin
 _SUMS = ("aten::add",)
 
 
@@ -104,11 +103,6 @@ def _undefined(graph: fx.Graph, missing: Collection[int]) -> tuple[set[fx.Node],
 
 def _output(graph: fx.Graph) -> fx.Node:
     return next(node for node in graph.nodes if node.op == "output")
-
-
-def is_tangent(node: fx.Node) -> bool:
-    """Tell whether a placeholder is the gradient of an output."""
-    return node.name.startswith(TANGENT)
 
 
 def _flat(node: fx.Node) -> list[Any]:

@@ -52,8 +52,7 @@ class Enter:
         if _entered.by is None:
             _entered.by = self
             _entered.device = first_device((args, kwargs), self.mode.devices)
-            self.mode.traced = torch.compiler.is_compiling()
-            if not self.mode.traced:
+            if not torch.compiler.is_compiling():
                 _entered.behind = nodes_of((args, kwargs))
                 _entered.is_again = in_backward()
             self.mode.__enter__()
@@ -190,6 +189,7 @@ def nodes_of(value: Any) -> list[Any]:
     return found
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -> None:
     """Have what Python runs in a backward read on one device, too.
 

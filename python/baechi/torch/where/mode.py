@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
+from baechi.torch.capture.begun import SEED, marked
 from baechi.torch.private import skip_code
 from baechi.torch.where.functions import (
     CHANGED,
@@ -61,13 +62,19 @@ class Together(TorchFunctionMode):
     """
 
     def __init__(
-        self, devices: Iterable[torch.device], *, away: bool = False, back: bool = False
+        self,
+        devices: Collection[torch.device],
+        *,
+        away: bool = False,
+        back: bool = False,
+        inside: bool = False,
     ) -> None:
         super().__init__()
+        # The mode of what a checkpoint runs, in which dynamo is to see no change in place.
+        self.inside = None if inside else Together(devices, away=away, back=back, inside=True)
         self.devices = frozenset(devices)
         self.away = next(iter(devices)) if away else None  # where only what is away is read
         self.back = back  # whether it is that of a backward
-        self.traced = False  # whether the graph that dynamo traces has entered it
 
     def __torch_function__(
         self,
@@ -82,14 +89,20 @@ class Together(TorchFunctionMode):
             return self.back
         if not torch.compiler.is_compiling() and _programs.running:
             return func(*args, **kwargs)
-        if func is checkpoint and self.traced:  # which leaves the mode, and what it runs may not
+        begun = None if self.inside is None else marked(func, args, kwargs, SEED)
+        if begun is not None:
+            return begun
+        if func is checkpoint and torch.compiler.is_compiling():  # what it runs is to have the mode
             given = dict(kwargs)
             function = args[0] if args else given.pop("function")
 
             def run(*args: Any, **kwargs: Any) -> Any:
-                with self:
+                with mode:
                     return function(*args, **kwargs)
 
+            mode = self.inside or self
+            with mode:  # dynamo allows that inside of a checkpoint if it was done before
+                pass
             return func(run, *args[1:], **given)
         if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
@@ -288,6 +301,7 @@ for _function in (
     Together.with_weights,
     Together.changes_what_is_away,
     give_back,
+    marked,
     sent,
 ):
     skip_code(_function.__code__)  # a graph has it inside, or none has it

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients that begin in the middle of a forward: `hidden.requires_grad_()`.
+
+So does what an embedding gives where adapters are trained under checkpoints
+(`enable_input_require_grads` of transformers). Dynamo has no graph of a model that returns what is
+computed of it; a function mode lets it see a change in place, which no graph keeps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+SEED = torch.zeros((), requires_grad=True)  # by which such a tensor changes in graphs that run
+
+
+def marked(func: Any, args: Any, kwargs: dict[str, Any], seed: torch.Tensor) -> torch.Tensor | None:
+    """Return the tensor, if a function that dynamo traces has it begin to require a gradient."""
+    if func is not torch.Tensor.requires_grad_ or not torch.compiler.is_compiling():
+        return None
+    tensor, begins = args[0], args[1] if args[1:] else kwargs.get("requires_grad", True)
+    if not begins or tensor.requires_grad or not tensor.is_floating_point():
+        return None
+    changed: torch.Tensor = tensor.sub_(seed)
+    return changed
+
+
+class Begins(TorchFunctionMode):
+    """The mode of a graph that only plans."""
+
+    def __init__(self, seed: torch.Tensor) -> None:
+        super().__init__()
+        self.seed = seed
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, or mark its tensor."""
+        found = marked(func, args, kwargs or {}, self.seed)
+        return func(*args, **(kwargs or {})) if found is None else found
+
+
+def begin_gradients(graph: fx.GraphModule, seed: fx.Node) -> bool:
+    """Have what is marked require a gradient; tell whether the graph has to run eagerly for it.
+
+    That is where somebody may ask for the gradient: where the tensor, or a view of it, is returned
+    or was given.
+    """
+    nodes = graph.graph
+    marks = [user for user in seed.users if user.target == "sub_"]
+    shown = [*nodes.find_nodes(op="placeholder"), *nodes.output_node().all_input_nodes]
+    memory = set[int]().union(*(memory_of(node) for node in shown if node is not seed))
+    is_shown = any(memory & memory_of(mark.args[0]) for mark in marks)
+    for mark in marks:
+        tensor: Any = mark.args[0]
+        with nodes.inserting_before(mark):
+            if is_shown:
+                made = nodes.call_method("requires_grad_", (tensor,))
+            else:
+                made = nodes.call_function(begun, (tensor, seed))
+        made.meta = dict(mark.meta)
+        mark.replace_all_uses_with(made)
+        order = list(nodes.nodes)
+        behind = set(order[order.index(made) + 1 :])
+        tensor.replace_all_uses_with(made, delete_user_cb=behind.__contains__)
+        nodes.erase_node(mark)
+    graph.recompile()
+    return is_shown or len(marks) < len(seed.users)
+
+
+def begun(tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor that requires a gradient, for the sake of another that does."""
+    found: torch.Tensor = _Begin.apply(tensor, seed)
+    return found
+
+
+class _Begin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, _: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> tuple[None, None]:  # noqa: ARG004
+        return None, None
+
+
+def memory_of(node: Any) -> set[int]:
+    """Return what stands for the memory of the tensors of a node of dynamo's."""
+    values = pytree.tree_leaves(node.meta.get("example_value"))
+    tensors = [v for v in values if isinstance(v, torch.Tensor) and v.layout == torch.strided]
+    return {t.untyped_storage()._cdata for t in tensors if not is_traceable_wrapper_subclass(t)}
