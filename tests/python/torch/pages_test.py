@@ -25,8 +25,8 @@ def test_a_page_prints_what_it_says(root: Path, sim: ModuleType, page: str, tmp_
     if "transformers" in (root / page).read_text():
         pytest.importorskip("transformers")
     more = {"HF_HUB_OFFLINE": "1"}
-    if "diffusers" in (root / page).read_text():
-        path = [str(diffusers_at(tmp_path / "packages")), os.environ.get("PYTHONPATH")]
+    if "peft" in (root / page).read_text():
+        path = [str(peft_at(tmp_path / "packages")), os.environ.get("PYTHONPATH")]
         more["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     pairs = pages.run(root / page, tmp_path, **more)
     for shown, printed in pairs:
@@ -39,8 +39,8 @@ def test_a_page_prints_what_it_says(root: Path, sim: ModuleType, page: str, tmp_
     sim.reset()
 
 
-def diffusers_at(folder: Path) -> Path:
-    """Return a folder with diffusers and peft; torchvision's kernels are for other builds."""
+def peft_at(folder: Path) -> Path:
+    """Return a folder with peft and diffusers; torchvision's kernels are for other builds."""
     if why := bank_packages.install():
         pytest.skip(f"pip cannot install {bank_packages.LIST.name}: {why}")
     folder.mkdir()
@@ -108,7 +108,7 @@ ALSO = {
     "docs/tutorial/micro_batches.md": the_pipeline_takes_what_it_says,
     "docs/how_to/recipes/device_map.md": planned_maps_are_shorter,
     "docs/how_to/recipes/flux_lora.md": only_the_plan_fits,
+    "docs/how_to/recipes/qlora.md": only_the_plan_fits,
     "docs/how_to/recipes/trainer.md": only_the_plan_fits,
     "docs/how_to/recipes/two_processes.md": the_plan_beats_equal_layers,
-    "docs/how_to/recipes/vision.md": only_the_plan_fits,
 }

@@ -175,9 +175,7 @@ class Together(TorchFunctionMode):
             position, name = CHANGED[func]
             changed.append(args[position] if len(args) > position else kwargs.get(name))
         elif isinstance(func, torch._ops.OpOverload):
-            written = func._schema.arguments
-            places = [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
-            changed += [args[i] for i in places if i < len(args)]
+            changed += [args[i] for i in written_by(func) if i < len(args)]
         return any(tensor.device == _CPU for tensor in read_by(changed, {}))
 
     def is_apart(self, args: Any, kwargs: Any) -> bool:
@@ -199,9 +197,7 @@ class Together(TorchFunctionMode):
             position, name = CHANGED[func]
             candidates.append(args[position] if len(args) > position else kwargs.get(name))
         elif isinstance(func, torch._ops.OpOverload):
-            written = func._schema.arguments
-            changed = [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
-            candidates += [args[i] for i in changed if i < len(args)]
+            candidates += [args[i] for i in written_by(func) if i < len(args)]
         for tensor in read_by(candidates, {}):
             if tensor.device in self.devices:
                 return tensor.device
@@ -255,6 +251,13 @@ class Together(TorchFunctionMode):
         return [
             moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b for a, b in pairs
         ]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def written_by(func: torch._ops.OpOverload) -> list[int]:
+    """Return the places of the arguments that an operator changes."""
+    written = func._schema.arguments
+    return [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
 
 
 def in_backward() -> bool:
