@@ -14,6 +14,8 @@
 namespace baechi {
 namespace {
 
+constexpr std::int64_t kAhead = 16;  // fetches may take before the one that is asked for is read
+
 class Choice {
  public:
   Choice(const ResidencyProblem& problem, const ResidencyStart& start,
@@ -71,20 +73,15 @@ class Choice {
     return uses;
   }
 
-  bool adds_up(TensorId tensor) const {
-    const auto readers = graph_.consumers(tensor);
-    return !readers.empty() && step_.is_sum(readers.begin()->to);
-  }
-
   void consider(TensorId tensor) {
     const OpId producer = graph_.producer(tensor);
     const bool stored = stored_[producer];
     if (graph_[producer].variable && !stored) return;
     if (graph_.size(tensor) == Bytes(0)) return;
-    if (adds_up(tensor)) {  // the buffer of all micro-batches stays
+    const auto readers = graph_.consumers(tensor);
+    if (!readers.empty() && step_.is_sum(readers.begin()->to)) {  // the buffer of all stays
       const DeviceId device = start_.device[producer];
-      account_.hold(device, account_.position(producer),
-                    account_.position(graph_.consumers(tensor).begin()->to) + 1,
+      account_.hold(device, account_.position(producer), account_.position(readers.begin()->to) + 1,
                     graph_.size(tensor));
       return;
     }
@@ -290,12 +287,17 @@ class Choice {
   std::size_t release(DeviceId device, const Wanted& wanted, std::size_t before) {
     const ResidencyItem& item = items_[wanted.item];
     std::size_t earliest = before;
-    if (!item.stored) {
-      earliest = std::max(earliest, stretches_[wanted.stretch - 1].last + 1);
-      earliest = std::max(earliest, account_.position_at(device, put_ends_[wanted.item]));
+    if (!item.stored)
+      earliest = std::max({earliest, stretches_[wanted.stretch - 1].last + 1,
+                           account_.position_at(device, put_ends_[wanted.item])});
+    const Bytes bytes = graph_.size(item.tensor);
+    if (step_.micro_batches() > 1 &&
+        wanted.use < account_.end(device)) {  // messages wait behind it
+      const Time use = start_.slots[start_.order[device][wanted.use]].start;
+      const Time early = cluster_.link(start_.store, device).transfer_time(bytes) * kAhead;
+      earliest = std::max(earliest, account_.position_at(device, use - std::min(use, early)));
     }
     earliest = std::min(earliest, wanted.use);
-    const Bytes bytes = graph_.size(item.tensor);
     const std::size_t at = account_.start_fitting(device, earliest, wanted.use, bytes);
     account_.hold(device, at, wanted.use, bytes);
     return at;
