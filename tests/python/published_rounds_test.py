@@ -87,5 +87,6 @@ def test_rounds_take_no_longer_than_those_published(name: str) -> None:
         )
         assert baechi.verify(plan) == []
         step = plan.makespan_ns / 1e6
-        print(f"\n{name}, {cards}, {queues}: {published} published, {step:.0f} ms, {published / step:.2f}")
+        ratio = published / step
+        print(f"\n{name}, {cards}, {queues}: {published} published, {step:.0f} ms, {ratio:.2f}")
         assert step <= published

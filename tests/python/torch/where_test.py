@@ -193,6 +193,10 @@ def constants_inside() -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), Constants())
 
 
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
 def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     output = model(batch)
     found: torch.Tensor = output["used"] if isinstance(output, dict) else output
@@ -355,6 +359,25 @@ def test_gradients_that_begin_within_a_forward_leave_it_one_graph(keeps: bool) -
     assert len(found[0]) == 4 + keeps
     torch.testing.assert_close(found[1], found[0])
     assert len(placed.left_out) == keeps
+    placed.restore()
+
+
+def test_gradients_begin_within_the_micro_batches_of_a_step() -> None:
+    torch.manual_seed(0)
+    models = [Begins(False), Begins(False)]
+    models[1].load_state_dict(models[0].state_dict())
+    batch = torch.randn(4, WIDTH)
+    search = baechi.torch.Search(method="random", seed=2)
+    placed = baechi.torch.place(
+        models[1], batch, "2x1GiB", loss=mean_square, micro_batches=2, search=search
+    )
+    mean_square(models[0](batch)).backward()
+    placed.step(batch)
+    assert not placed.left_out
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None and other.grad is not None:
+            torch.testing.assert_close(other.grad.cpu(), one.grad)
     placed.restore()
 
 

@@ -201,6 +201,6 @@ def _measure_moving(costs: Costs, kind: str, device: torch.device) -> None:
         half = torch.zeros(count // 2, dtype=torch.uint8, device=device)
         half.clone()
         taken.append(statistics.median(clock.time(half.clone) for _ in range(REPEATS)))
-    few, some = taken
+    few = taken[0]
     many = few + (max(taken) - few) * (MANY - FEW) / (counts[1] - FEW)
     costs.set_moving(kind, round(few), round(many))

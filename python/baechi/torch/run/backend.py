@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from baechi.brief_errors import kind_and_line
-from baechi.torch.capture.begun import SEED, begin_gradients, memory_of
+from baechi.torch.capture.begun import memory_of
 from baechi.torch.program import Program
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
@@ -91,11 +91,6 @@ class Backend:
         asked = " ".join(str(node.target) for node in graph.graph.nodes)
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
-            return eagerly(graph)
-        placeholders = graph.graph.find_nodes(op="placeholder")
-        seeds = [n for n, v in zip(placeholders, example_inputs, strict=True) if v is SEED]
-        if seeds and begin_gradients(graph, *seeds):
-            frame.eager = "a tensor that it returns, or was given, begins to require a gradient"
             return eagerly(graph)
         bring_together(graph, frozenset(self.placement.accelerators))
         if why := why_views_are_eager(graph.graph):

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from baechi.torch.capture.begun import SEED, begin_gradients
 from baechi.torch.capture.checkpoints import backward_of, calls_again
 from baechi.torch.capture.joint import exported
 from baechi.torch.capture.keys import is_call, is_move, is_view, keeps_strides
@@ -45,6 +46,10 @@ class Joint:
     def __init__(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
     ) -> None:
+        read = zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+        seeds = [node for node, value in read if value is SEED]
+        if seeds and begin_gradients(graph, *seeds):
+            raise NotOurs("a tensor that it returns, or was given, begins to require a gradient")
         self.source = graph
         self.placement = placement
         self.module = exported(
