@@ -172,6 +172,9 @@ def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
             _check_loss(*traced.found)
         with shapes.mode:
             graph = exported(traced, given)
+    for module in (traced, *traced.found):  # dynamo keeps what it traced
+        for name, _ in list(module.named_children()):
+            delattr(module, name)
     return Joint(graph, lambda node: module_path(node, names), "dynamo")
 
 
