@@ -8,6 +8,7 @@ computed of it; a function mode lets it see a change in place, which no graph ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ SEED = torch.zeros((), requires_grad=True)  # by which such a tensor changes in 
 def marked(func: Any, args: Any, kwargs: dict[str, Any], seed: torch.Tensor) -> torch.Tensor | None:
     """Return the tensor, if a function that dynamo traces has it begin to require a gradient."""
     if func is not torch.Tensor.requires_grad_ or not torch.compiler.is_compiling():
+        return None
+    if not torch.is_grad_enabled():  # a change in place would begin nothing
         return None
     tensor, begins = args[0], args[1] if args[1:] else kwargs.get("requires_grad", True)
     if not begins or tensor.requires_grad or not tensor.is_floating_point():
@@ -45,24 +48,42 @@ class Begins(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if found is None else found
 
 
-def begin_gradients(graph: fx.GraphModule, seed: fx.Node) -> bool:
+def begin_gradients(
+    graph: fx.GraphModule, read: Sequence[Any], seed: torch.Tensor, *, eagerly: bool = False
+) -> bool:
     """Have what is marked require a gradient; tell whether the graph has to run eagerly for it.
 
     That is where somebody may ask for the gradient: where the tensor, or a view of it, is returned
-    or was given.
+    or was given. And where its memory is changed otherwise, which views from functions refuse.
+
+    Args:
+        graph: Of dynamo's.
+        read: What it is given.
+        seed: By which tensors are marked.
+        eagerly: It runs eagerly in any case.
+
     """
     nodes = graph.graph
-    marks = [user for user in seed.users if user.target == "sub_"]
-    shown = [*nodes.find_nodes(op="placeholder"), *nodes.output_node().all_input_nodes]
-    memory = set[int]().union(*(memory_of(node) for node in shown if node is not seed))
-    is_shown = any(memory & memory_of(mark.args[0]) for mark in marks)
+    placeholders = nodes.find_nodes(op="placeholder")
+    found = next((n for n, v in zip(placeholders, read, strict=True) if v is seed), None)
+    if found is None:
+        return False
+    marks = [user for user in found.users if user.target == "sub_"]
+    shown = [*placeholders, *nodes.output_node().all_input_nodes]
+    shown += [node.args[0] for node in nodes.find_nodes(op="call_method", target="detach_")]
+    memory = set[int]().union(*(memory_of(node) for node in shown if node is not found))
+    eagerly = eagerly or len(marks) < len(found.users)
+    for mark in marks:
+        begins: Any = mark.args[0]
+        changed = begins.meta["example_value"]._version > 1  # the mark is one change
+        eagerly = eagerly or changed or bool(memory & memory_of(begins))
     for mark in marks:
         tensor: Any = mark.args[0]
         with nodes.inserting_before(mark):
-            if is_shown:
+            if eagerly:
                 made = nodes.call_method("requires_grad_", (tensor,))
             else:
-                made = nodes.call_function(begun, (tensor, seed))
+                made = nodes.call_function(begun, (tensor, found))
         made.meta = dict(mark.meta)
         mark.replace_all_uses_with(made)
         order = list(nodes.nodes)
@@ -70,7 +91,7 @@ def begin_gradients(graph: fx.GraphModule, seed: fx.Node) -> bool:
         tensor.replace_all_uses_with(made, delete_user_cb=behind.__contains__)
         nodes.erase_node(mark)
     graph.recompile()
-    return is_shown or len(marks) < len(seed.users)
+    return eagerly
 
 
 def begun(tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:

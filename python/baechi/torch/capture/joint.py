@@ -239,9 +239,7 @@ def _traced(whole: nn.Module, given: tuple[Any, ...], shapes: Shapes) -> _Traced
             values = found.graph.process_inputs(*given)
         finally:
             whole.mode = None
-        read = zip(found.graph.find_nodes(op="placeholder"), values, strict=True)
-        seeds = [node for node, value in read if value is mode.seed]
-        if not seeds or begin_gradients(found, *seeds):
+        if begin_gradients(found, values, mode.seed):
             raise
     return _Traced(whole, found, values, given, shapes)
 

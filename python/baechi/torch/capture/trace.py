@@ -121,7 +121,10 @@ def _step(model: nn.Module, joint: Joint, places: list[str], is_training: bool) 
 
 def _stand_twice(graph: fx.Graph, outputs: tuple[Output, ...], keys: dict[fx.Node, str]) -> None:
     """Have the calls that checkpoints of the model run again stand twice, and have a key twice."""
-    returned = [one.kind for one in outputs].index("gradient")
+    kinds = [one.kind for one in outputs]
+    if "gradient" not in kinds:  # runs on shapes see none of reentrant checkpoints
+        return
+    returned = kinds.index("gradient")
     twins = twins_of(graph, calls_again(graph), backward_of(graph, returned))
     keys |= {twin: f"{keys[node]}@{AGAIN}" for node, twin in twins.items() if node in keys}
 

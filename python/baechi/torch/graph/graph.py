@@ -29,6 +29,7 @@ from baechi.torch.capture.keys import (
     is_backward,
     is_move,
     is_random,
+    is_tangent,
     is_view,
     name_of,
     shown_by,
@@ -83,15 +84,26 @@ def graph_of(
     """
     if granularity not in GRANULARITIES:
         raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
-    first = None
+    first, alone = None, False
     if isinstance(kinds, Cluster):
-        first = next(d.name for d in kinds.devices if d.kind != STORE)
+        computing = [d.name for d in kinds.devices if d.kind != STORE]
+        first, alone = computing[0], len(computing) == 1
         kinds = sorted({device.kind for device in kinds.devices})
     updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
         together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
-        step, costs, kinds, updates, together or {}, held, micro_batches, calls, first, last_apart
+        step,
+        costs,
+        kinds,
+        updates,
+        together or {},
+        held,
+        micro_batches,
+        calls,
+        first,
+        last_apart,
+        alone,
     ).build()
 
 
@@ -110,6 +122,7 @@ class _Assembly:
         calls: bool,
         first: str | None,
         last_apart: bool,
+        alone: bool,
     ) -> None:
         self._first = first
         self._step, self._costs = step, costs
@@ -135,6 +148,7 @@ class _Assembly:
                 self._buffers.append(node)
         self._makers = {source_of(node)[0] for node in self._gradients.values()}
         self._behind = _behind(step, self._written)
+        self._reached_by = _reached_by(step) if alone else {}
         self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
         self._found: dict[str, dict[str, int]] = {}
 
@@ -215,7 +229,7 @@ class _Assembly:
             temporary=self._costs.temporary_of(signature) + lost + self._added(node),
             outputs=sizes,
             inputs=sources,
-            after=self._begins_behind(node, sources) if back and self._calls else [],
+            after=self._begins_behind(node, sources) if back else [],
             colocate=self._groups(node, back),
             device=self._first if self._calls and self._step.path_of(node) == LOSS else None,
             forward=self._forward.get(number) if back and not adds_gradients(node) else None,
@@ -231,7 +245,15 @@ class _Assembly:
             self._forward.setdefault(number, key)
 
     def _begins_behind(self, node: fx.Node, sources: list[tuple[str, int]]) -> list[str]:
-        """Return what a call of the backward waits for that reads nothing of the backward."""
+        """Return what a call of the backward waits for that reads nothing of the backward.
+
+        On one device a second run of a checkpoint's waits until the backward reaches it: sooner it
+        would save no time, and hold memory.
+        """
+        if node in self._reached_by:
+            return [self._name[n] for n in self._reached_by[node] if n in self._name]
+        if not self._calls:
+            return []
         tangent = next((name for name in self._name.values() if name == TANGENT), None)
         read = {name for name, _ in sources}
         behind = [n for n in node.all_input_nodes if is_backward(source_of(n)[0])]
@@ -365,6 +387,26 @@ def source_of(node: fx.Node) -> tuple[fx.Node, int]:
         if shown_by(shown) is None and isinstance(shown.meta.get("val"), (list, tuple)):
             return shown, int(node.args[1])
         node = shown
+
+
+def _reached_by(step: Step) -> dict[fx.Node, list[fx.Node]]:
+    """Return the calls whose gradients are first read beside each second run of a checkpoint."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    waiting: list[fx.Node] = []
+    for node, key in step.keys.items():
+        if key.endswith(f"@{AGAIN}"):
+            waiting.append(node)
+            continue
+        read = [source_of(n)[0] for n in node.all_input_nodes]
+        gradients = [n for n in read if n not in found and n not in waiting and _is_gradient(n)]
+        if waiting and gradients:
+            found.update(dict.fromkeys(waiting, gradients))
+            waiting.clear()
+    return found
+
+
+def _is_gradient(node: fx.Node) -> bool:
+    return is_backward(node) or (node.op == "placeholder" and is_tangent(node))
 
 
 def _bytes(value: torch.Tensor) -> int:

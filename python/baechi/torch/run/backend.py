@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from baechi.brief_errors import kind_and_line
-from baechi.torch.capture.begun import memory_of
+from baechi.torch.capture.begun import SEED, begin_gradients, memory_of
 from baechi.torch.program import Program
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.functions import bring_together
@@ -91,10 +91,12 @@ class Backend:
         asked = " ".join(str(node.target) for node in graph.graph.nodes)
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
+            begin_gradients(graph, example_inputs, SEED, eagerly=True)
             return eagerly(graph)
         bring_together(graph, frozenset(self.placement.accelerators))
         if why := why_views_are_eager(graph.graph):
             frame.eager = why
+            begin_gradients(graph, example_inputs, SEED, eagerly=True)
             return eagerly(graph)
         try:
             return aside(self._programs(frame, graph, example_inputs))

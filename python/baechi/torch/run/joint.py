@@ -46,10 +46,8 @@ class Joint:
     def __init__(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
     ) -> None:
-        read = zip(graph.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
-        seeds = [node for node, value in read if value is SEED]
-        if seeds and begin_gradients(graph, *seeds):
-            raise NotOurs("a tensor that it returns, or was given, begins to require a gradient")
+        if begin_gradients(graph, example_inputs, SEED):
+            raise NotOurs("a tensor that others see, or change, begins to require a gradient")
         self.source = graph
         self.placement = placement
         self.module = exported(
