@@ -352,6 +352,22 @@ TEST_CASE("auto: neither order, nor an idle operator, nor more of anything makes
   }
 }
 
+TEST_CASE("auto: a longer budget never makes a small graph's step longer") {
+  for (std::uint64_t seed = 0; seed < effort(4); ++seed) {
+    CAPTURE(seed);
+    const OpGraph graph = tight_graph(seed, 20, 60);
+    ClusterSpec spec = tight_cluster(graph, seed, {90, 180});
+    spec.communication = CommunicationMode::kParallel;  // no order of the file, no faster devices
+    for (Device& device : spec.devices) device.speed = spec.devices.front().speed;
+    const Cluster cluster(spec);
+    const std::optional<Time> first = step(graph, cluster, 0.1);
+    if (!first.has_value()) continue;
+    const std::optional<Time> longer = step(graph, cluster, 0.15);
+    REQUIRE(longer.has_value());
+    CHECK(*longer <= *first);
+  }
+}
+
 TEST_CASE("auto: small graphs whose steps idle operators and other orders made longer by a tenth") {
   if (effort(20) < 20) return;  // the default budget takes too long there
   const auto steps = [](std::uint64_t seed, double budget, const auto& change) {

@@ -35,12 +35,15 @@ void PortfolioRun::search_as_given() {
   if (searched_.empty()) return;
   constexpr std::size_t kStarts = 4;
   const Problem given{given_.costs, given_.units};
+  const CanonicalCosts& busy = *given_.busy;  // idle operators change no move
+  const Units units(busy.costs());
   Attempt& refined = *std::ranges::find(result_.attempts, nullptr, &Attempt::placer);
   Attempt best;  // of all that the first part of the search could start from, then of the parts
   for (const Attempt& other : result_.attempts)
-    if (&other != &refined && other.placed.has_value()) offer_placement(given, *other.placed, best);
+    if (&other != &refined && other.placed.has_value() && !by_proof(other))
+      offer_placement(given, *other.placed, best);
   for (const SearchPart& part : searched_) {
-    spending_.divide(part.budget);
+    const Spending spending(spending_, part.budget);
     offer_placement(given, given_.to(part.best), best);
     std::vector<Attempt> starts;
     if (best.placed.has_value()) starts.push_back(best);
@@ -53,10 +56,10 @@ void PortfolioRun::search_as_given() {
     starts.erase(std::unique(starts.begin(), starts.end(), same), starts.end());
     starts.resize(std::min(starts.size(), kStarts));
     for (const Attempt& start : starts) {
-      const Refined found = refine(given_.costs, given_.units, *start.placed,
-                                   spending_.refinement(Share::kAsGiven / kStarts));
+      const Refined found = refine(busy.costs(), units, busy.from_given(*start.placed),
+                                   spending.refinement(Share::kAsGiven / kStarts));
       spending_.note_stop(found.stopped_early);
-      offer_placement(given, found.placed, best);
+      offer_placement(given, busy.to_given(found.placed), best);
     }
   }
   if (best.placed.has_value() && offer_placement(given, *best.placed, refined))

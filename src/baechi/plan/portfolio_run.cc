@@ -178,7 +178,14 @@ void PortfolioRun::place_on_faster(std::span<const PlacerEntry* const> placers,
 }
 
 void PortfolioRun::search(PlaceWindow place_window) {
-  const Attempt* start = best();
+  // Not from what a proof has met, which depends on the budget: then a longer search would begin
+  // elsewhere, and might end with a longer step.
+  const Attempt* start = nullptr;
+  for (const Attempt& attempt : result_.attempts)
+    if (attempt.placed.has_value() && !by_proof(attempt) &&
+        (start == nullptr || attempt.makespan < start->makespan))
+      start = &attempt;
+  if (start == nullptr) start = best();
   if (on_faster_.has_value() && (start == nullptr || on_faster_->makespan < start->makespan))
     start = &*on_faster_;
   if (start == nullptr) return;

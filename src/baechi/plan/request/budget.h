@@ -15,6 +15,7 @@ struct Budget {
 
   constexpr Budget(double amount = 1) : seconds(amount) {}  // NOLINT(google-explicit-constructor)
   static constexpr Budget of_replays(double operators) { return operators / kReplaysPerSecond; }
+  static constexpr Budget of_refines(double units) { return units / kRefinesPerSecond; }
 
   constexpr bool none() const { return seconds == 0; }
   // Operators that the simulator replays, moments that the exact search looks at, and units of the

@@ -19,6 +19,8 @@ namespace {
 constexpr double kRepeated = 0.2;         // of the moves, where there are images to repeat them on
 constexpr std::int64_t kMove = 4;         // units of work, beside the replay
 constexpr std::int64_t kWholeReplay = 4;  // units of work per operator, with memory
+// The price of memory that lacks rises with every step with too little, and falls with the others.
+constexpr double kRise = 1.02, kLeastPrice = 0.4, kHighestPrice = 4'000;
 
 }  // namespace
 
@@ -28,6 +30,7 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       units_(&units),
       order_(options.order),
       images_(options.images),
+      may_lack_(options.may_lack),
       simulator_(costs),
       random_(options.seed),
       history_(options.history) {
@@ -52,8 +55,8 @@ void LocalSearch::restart(const PlacedGraph& placed) {
     number_ranks(program_order(costs_->graph()));
   ++evaluations_;
   const Time start = makespan();
-  BAECHI_ASSERT(fits(), "refine starts from a plan that fits");
-  accept(start);
+  BAECHI_ASSERT(lack() == 0, "refine starts from a plan that fits");
+  accept(start, 0);
   history_.assign(history_.size(), makespan_);
 }
 
@@ -80,28 +83,36 @@ Time LocalSearch::makespan() {
 }
 
 // Where it was just asked for its makespan. The quick answers come first.
-bool LocalSearch::fits() {
+double LocalSearch::lack() {
   const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
   if (blocks_.has_value()) {
-    if (blocks_->has_room_for_all()) return true;
+    if (blocks_->has_room_for_all()) return 0;
     work_ += num_ops / 2;
     blocks_->tell(*now_.order, slots_);
-    if (ceiling_->fits(*now_.order, slots_, blocks_->copies())) return true;
+    if (ceiling_->fits(*now_.order, slots_, blocks_->copies())) return 0;
   }
   work_ += num_ops * kWholeReplay;
   const StepSummary& summary = simulator_.run(now_);
-  for (const DeviceId device : summary.peaks.keys())
-    if (summary.peaks[device] > costs_->cluster()[device].capacity) return false;
-  return true;
+  double lack = 0;
+  for (const DeviceId device : summary.peaks.keys()) {
+    const Bytes peak = summary.peaks[device], capacity = costs_->cluster()[device].capacity;
+    if (peak <= capacity) continue;
+    overfull_ = device;
+    lack += static_cast<double>((peak - capacity).count()) /
+            static_cast<double>(std::max<std::int64_t>(capacity.count(), 1));
+  }
+  return lack;
 }
 
-void LocalSearch::accept(Time makespan) {
+void LocalSearch::accept(Time makespan, double lack) {
   makespan_ = makespan;
+  lack_ = lack;
   critical_.clear();
   changes_.clear();
 }
 
-// Times first; memory, which costs as much again, only for a move that they would keep.
+// Times first; memory, which costs as much again, only for a move that they would keep. A way
+// between two plans that fit may lead over some that do not.
 void LocalSearch::step() {
   if (critical_.empty()) trace_critical_path();
   ++step_;
@@ -111,20 +122,40 @@ void LocalSearch::step() {
     return;
   }
   if (images_ != nullptr && random_.chance(kRepeated)) repeat_move();
-  ++evaluations_;
   work_ += static_cast<std::int64_t>(changes_.size());
-  const Time makespan = this->makespan();
   Time& memory = history_[step_ % history_.size()];
-  if ((makespan > makespan_ && makespan > memory) || !fits()) {
+  Time makespan;
+  double lack = 0;
+  const auto is_longer = [&] {
+    const Time cost = this->cost(makespan, lack);
+    return cost > this->cost(makespan_, lack_) && cost > memory;
+  };
+  const auto look = [&] {
+    ++evaluations_;
+    makespan = this->makespan();
+    lack = 0;
+    if (!is_longer()) lack = this->lack();
+  };
+  look();
+  if (lack > 0 && may_lack_ && make_room()) look();
+  if (is_longer() || (lack > 0 && !may_lack_)) {
     undo();
   } else {
-    accept(makespan);
-    if (makespan_ < best_makespan_) {
+    accept(makespan, lack);
+    if (lack_ == 0 && makespan_ < best_makespan_) {
       best_makespan_ = makespan_;
       best_ = now_;
     }
   }
-  memory = makespan_;
+  price_ = std::clamp(lack_ > 0 ? price_ * kRise : price_ / kRise, kLeastPrice, kHighestPrice);
+  memory = cost(makespan_, lack_);
+}
+
+Time LocalSearch::cost(Time makespan, double lack) const {
+  constexpr double kMost = 4e18;
+  if (lack == 0) return makespan;
+  const double cost = static_cast<double>(makespan.count()) * (1 + price_ * lack);
+  return Time(static_cast<std::int64_t>(std::min(cost, kMost)));
 }
 
 bool LocalSearch::take(UnitId unit, DeviceId device, Time most) {
@@ -134,11 +165,11 @@ bool LocalSearch::take(UnitId unit, DeviceId device, Time most) {
   changes_.clear();
   move(unit, device);
   const Time makespan = this->makespan();
-  if (makespan > most || !fits()) {
+  if (makespan > most || lack() > 0) {
     undo();
     return false;
   }
-  accept(makespan);
+  accept(makespan, 0);
   return true;
 }
 
@@ -207,9 +238,13 @@ void LocalSearch::relocate(const Target& target) {
   for (const OpId op : moving_) is_moving_[op] = false;
 }
 
+bool LocalSearch::all_keep_ranks() const {
+  return std::ranges::all_of(changes_,
+                             [&](const Change& change) { return rank_[change.op] == change.rank; });
+}
+
 void LocalSearch::undo() {
-  const auto has_rank = [&](const Change& change) { return rank_[change.op] == change.rank; };
-  if (std::ranges::all_of(changes_, has_rank)) {
+  if (all_keep_ranks()) {
     std::ranges::reverse(changes_);  // some may have moved twice
     moving_.clear();
     for (const Change& change : changes_) moving_.push_back(change.op);

@@ -30,6 +30,7 @@ struct LocalSearchOptions {
   const Images* images = nullptr;
   // Late acceptance: a step may be as long as the one of so many moves ago.
   std::size_t history = 48;
+  bool may_lack = true;  // memory, between two plans that fit
 };
 
 class LocalSearch {
@@ -95,13 +96,16 @@ class LocalSearch {
   bool postpone(OpId op, OpId behind);
   bool reorder();
   void repeat_move();
+  bool make_room();
   DeviceId other_device(UnitId unit);
   std::optional<UnitId> any_unit_on(DeviceId device);
   bool allowed(UnitId unit, DeviceId device) const;
 
   Time makespan();
-  bool fits();
-  void accept(Time makespan);
+  double lack();  // of memory, in capacities of devices; 0: it fits
+  Time cost(Time makespan, double lack) const;
+  bool all_keep_ranks() const;  // those that changed
+  void accept(Time makespan, double lack);
   void undo();
   template <class Target>
   void relocate(const Target& target);
@@ -114,6 +118,7 @@ class LocalSearch {
   const Units* units_;
   ExecutionOrder order_;
   const Images* images_;
+  const bool may_lack_;
   Simulator simulator_;
   // Where devices keep to an order:
   std::optional<simulation::BlockReplay> blocks_;
@@ -125,12 +130,15 @@ class LocalSearch {
   // it where the plan's order is kept to.
   IdVector<OpId, Rank> rank_;
   Time makespan_;              // of where the search is
+  double lack_ = 0;            // there
+  double price_ = 4;           // of a capacity that lacks, in makespans
   std::vector<Time> history_;  // of the last moves, in turn
   std::size_t step_ = 0;
   std::vector<Blame> critical_;   // of where the search is; empty: to be traced
   IdVector<OpId, OpSlot> slots_;  // of where the search is, while the path is traced
 
   std::vector<Change> changes_;
+  DeviceId overfull_{0};      // where the last look found no room
   std::vector<OpId> moving_;  // what relocate() takes elsewhere
   IdVector<OpId, bool> is_moving_;
 

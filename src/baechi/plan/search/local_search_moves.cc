@@ -145,6 +145,20 @@ void LocalSearch::repeat_move() {
   }
 }
 
+// What just moved does not fit: something else on a device that is too full goes elsewhere, most
+// often to where the first came from.
+bool LocalSearch::make_room() {
+  if (changes_.empty() || !all_keep_ranks()) return false;
+  const std::optional<UnitId> unit = any_unit_on(overfull_);
+  if (!unit.has_value()) return false;
+  const DeviceId left = changes_.front().device;
+  DeviceId target = left;
+  if (left == overfull_ || random_.chance(0.5)) target = other_device(*unit);
+  if (target == overfull_ || !allowed(*unit, target)) return false;
+  move(*unit, target);
+  return true;
+}
+
 // Some operators that follow each other on the device of `op`, it among them, go to another one.
 bool LocalSearch::move_run(OpId op) {
   const std::size_t length = std::size_t{1} << random_.below(7);

@@ -32,6 +32,11 @@ std::size_t history_of(std::size_t stream, const OpGraph& graph) {
   return graph.num_ops() > kSmallGraph ? kShort : kLong << stream;
 }
 
+// On larger graphs the memory of a plan that lacks some takes long to tell: streams of both ways.
+bool may_lack(std::size_t stream, const OpGraph& graph) {
+  return graph.num_ops() <= kSmallGraph || stream % 2 == 1;
+}
+
 // A stream that lags so far behind the best one goes on from there.
 constexpr double kLag = 1.01;
 
@@ -79,7 +84,8 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
                                       LocalSearchOptions{.seed = options.seed * kMostStreams + i,
                                                          .order = options.order,
                                                          .images = options.images,
-                                                         .history = history_of(i, costs.graph())});
+                                                         .history = history_of(i, costs.graph()),
+                                                         .may_lack = may_lack(i, costs.graph())});
   });
   const auto best = [&] {
     return std::min_element(
@@ -88,8 +94,11 @@ Refined refine(const CostModel& costs, const Units& units, const PlacedGraph& st
         ->get();
   };
   const std::int64_t share = options.work / (rounds * static_cast<std::int64_t>(streams.size()));
-  for (std::int64_t round = 0; round < rounds && !stop(); ++round) {
-    for_all([&](std::size_t i) { streams[i]->run(share, stop); });
+  std::int64_t left =
+      std::min(options.end, options.work) / static_cast<std::int64_t>(streams.size());
+  for (std::int64_t round = 0; round < rounds && left > 0 && !stop(); ++round) {
+    for_all([&](std::size_t i) { streams[i]->run(std::min(share, left), stop); });
+    left -= share;
     if (options.on_better) options.on_better(best()->best_makespan());
     const PlacedGraph leader = best()->best();
     const auto limit = static_cast<double>(best()->best_makespan().count()) * kLag;

@@ -26,6 +26,8 @@ struct RefineOptions {
   // How much to search, in the local search's units (plan/search/local_search.h): the result depends on it
   // and on the seed alone, not on the clock and not on the number of threads.
   std::int64_t work = 5'000'000;
+  // After so much of it the search ends: a longer one does the same, and goes on.
+  std::int64_t end = work;
   std::uint64_t seed = 1;
   unsigned threads = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;  // only a planned one is searched, too

@@ -28,9 +28,9 @@ struct SearchOnOptions {
 
 // Makes the placement that `best` has a better one if it can. The searches that `first`, 10 times and
 // 100 times as many seconds would be, up to a fifth of the budget, come first or stand beside it, and
-// are up to two ninths more work: the plan is no longer than any of theirs. A small graph has as
-// many searches of `of_small` seconds as the budget allows, the last one up to twice as long.
-// Starts the clock.
+// are up to two ninths more work: the plan is no longer than any of theirs. A small graph has
+// searches of up to `of_small` seconds, one after the other, until the budget ends: with more of it
+// they are the same, and some more. Starts the clock.
 std::vector<SearchPart> search_on(const Problem& problem, const PlanRequest& request,
                                   Spending& spending, Attempt& best,
                                   const SearchOnOptions& options);

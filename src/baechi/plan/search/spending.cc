@@ -34,14 +34,15 @@ std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& gra
 }
 
 Spending::Spending(const PlanRequest& request, const LastResort& fallbacks)
-    : request_(request), fallbacks_(fallbacks), all_(request.budget) {}
+    : request_(request), fallbacks_(&fallbacks), all_(request.budget) {}
 
 Spending::Spending(const Spending& other, Budget part)
-    : request_(other.request_), fallbacks_(other.fallbacks_), all_(part), brake_(other.brake_) {}
+    : request_(other.request_), fallbacks_(nullptr), all_(part), brake_(other.brake_) {}
 
 Budget Spending::left() const {
+  if (fallbacks_ == nullptr) return all_;
   Budget left = all_;
-  left.spend(Budget::of_replays(static_cast<double>(fallbacks_.spent)));
+  left.spend(Budget::of_replays(static_cast<double>(fallbacks_->spent)));
   return std::max(all_.seconds / 2, left.seconds);
 }
 

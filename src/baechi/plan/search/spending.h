@@ -31,11 +31,10 @@ class Spending {
   // As another one that shares out a part of it; it tells of its own stops alone.
   Spending(const Spending& other, Budget part);
 
-  // What fall-backs have left: half of it whatever they have used up.
+  // What fall-backs have left of the whole: half of it whatever they have used up.
   Budget left() const;
   RefineOptions refinement(double share) const;  // of that
 
-  Budget all() const { return all_; }
   // From now on there is so much, of which what fall-backs have used up is taken off.
   void divide(Budget all) { all_ = all; }
 
@@ -49,7 +48,7 @@ class Spending {
 
  private:
   const PlanRequest& request_;
-  const LastResort& fallbacks_;
+  const LastResort* const fallbacks_;  // absent: a part
   Budget all_;
   std::optional<ProcessorTimeLimit> brake_;
   std::atomic<bool> stopped_early_{false};

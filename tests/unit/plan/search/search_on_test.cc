@@ -31,7 +31,7 @@ constexpr double kBudget = 1.0 / 256;
 
 // With searches of a tenth and of all of the budget, or of a larger one.
 Searched search(const CostModel& costs, unsigned threads, const CancelFlag* cancel = nullptr,
-                int budgets = 1) {
+                double budgets = 1) {
   constexpr double kFirst = kBudget / 10;
   const Units units(costs);
   const Problem problem{costs, units};
@@ -51,29 +51,32 @@ Searched search(const CostModel& costs, unsigned threads, const CancelFlag* canc
 }
 
 TEST_CASE(
-    "search: small graphs with some times the budget are searched as with less of it, and on") {
-  int better = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    "search: small graphs are searched with a longer budget as with a shorter one, and further") {
+  int better = 0, tight = 0;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = testing::random_dag(
         seed, {.min_ops = 30, .max_ops = 60, .edge_chance = 0.05, .max_time = 1'000});
+    const Bytes capacity(seed % 2 == 0 ? 1'000 : 100);
     const Cluster cluster(
-        uniform_cluster({.count = 4, .capacity = Bytes(1'000), .latency = Time(100)}));
+        uniform_cluster({.count = 4, .capacity = capacity, .latency = Time(100)}));
     const CostModel costs(graph, cluster);
-    Searched last = search(costs, 1);
-    for (const int budgets : {2, 3, 5}) {
+    Searched last = search(costs, 1, nullptr, 0.1);
+    if (!last.best.placed.has_value()) continue;
+    tight += seed % 2 == 0 ? 0 : 1;
+    for (const double budgets : {0.14, 0.18, 0.3, 0.45, 0.6, 0.9}) {
       CAPTURE(budgets);
       Searched longer = search(costs, 1, nullptr, budgets);
-      REQUIRE(longer.parts.size() == static_cast<std::size_t>(1 + budgets));
-      for (std::size_t i = 0; i < last.parts.size(); ++i)
+      REQUIRE(longer.parts.size() >= last.parts.size());
+      for (std::size_t i = 0; i + 1 < last.parts.size(); ++i)
         CHECK(longer.parts[i].ends == last.parts[i].ends);
-      CHECK(longer.parts.back().ends != last.parts.back().ends);
       CHECK(longer.best.makespan <= last.best.makespan);
       better += longer.best.makespan < last.best.makespan ? 1 : 0;
       last = std::move(longer);
     }
   }
-  CHECK(better > 10);
+  CHECK(better > 5);
+  CHECK(tight > 2);
 }
 
 TEST_SUITE("threads") {
