@@ -64,7 +64,7 @@ TEST_CASE(
     Searched last = search(costs, 1, nullptr, 0.1);
     if (!last.best.placed.has_value()) continue;
     tight += seed % 2 == 0 ? 0 : 1;
-    for (const double budgets : {0.14, 0.18, 0.3, 0.45, 0.6, 0.9}) {
+    for (const double budgets : {0.14, 0.18, 0.45, 0.6}) {
       CAPTURE(budgets);
       Searched longer = search(costs, 1, nullptr, budgets);
       REQUIRE(longer.parts.size() >= last.parts.size());
@@ -75,7 +75,7 @@ TEST_CASE(
       last = std::move(longer);
     }
   }
-  CHECK(better > 5);
+  CHECK(better > 10);
   CHECK(tight > 2);
 }
 
