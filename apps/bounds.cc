@@ -93,28 +93,33 @@ std::string theorems_text(const Theorems& found) {
 }
 
 std::string theorems_json(const Theorems& found) {
-  return json_document([&](JsonWriter& json) {
-    json.key("rho");
-    if (found.rho.has_value())
-      json.value(*found.rho);
-    else
-      json.null();
-    json.field("sct_assumption", found.sct_assumption);
-    json.field("applies", found.about_it);
-    json.field("n", found.memory.n);
-    json.field("R", found.memory.R);
-    json.field("C_ns", found.C.count());
-    json.begin_array("promises");
-    for (const Promise& promise : found.promises) {
-      json.begin_object(JsonWriter::Layout::kInline);
-      json.field("method", promise.method);
-      json.field("factor", promise.factor);
-      json.field("rest_ns", promise.rest.count());
-      json.field("optimum", promise.optimum);
-      json.end_object();
-    }
-    json.end_array();
-  });
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.key("rho");
+  if (found.rho.has_value())
+    json.value(*found.rho);
+  else
+    json.null();
+  json.field("sct_assumption", found.sct_assumption);
+  json.field("applies", found.about_it);
+  json.field("n", found.memory.n);
+  json.field("R", found.memory.R);
+  json.field("C_ns", found.C.count());
+  json.key("promises");
+  json.begin_array();
+  for (const Promise& promise : found.promises) {
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("method", promise.method);
+    json.field("factor", promise.factor);
+    json.field("rest_ns", promise.rest.count());
+    json.field("optimum", promise.optimum);
+    json.end_object();
+  }
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
 }
 
 ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
@@ -133,7 +138,8 @@ ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
     std::string text;
     JsonWriter json(text);
     json.begin_object();
-    json.begin_array("bounds");
+    json.key("bounds");
+    json.begin_array();
     for (const NamedBound& bound : bounds) {
       json.begin_object(JsonWriter::Layout::kInline);
       json.field("name", bound.name);

@@ -78,7 +78,8 @@ void print_json(const std::vector<Verdict>& verdicts) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.begin_array("files");
+  json.key("files");
+  json.begin_array();
   for (const Verdict& verdict : verdicts) {
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("file", verdict.file);

@@ -27,7 +27,8 @@ ExitCode verify(const VerifyArguments& options, const RunContext& context) {
     JsonWriter json(text);
     json.begin_object();
     json.field("right", violations.empty());
-    json.begin_array("violations");
+    json.key("violations");
+    json.begin_array();
     for (const std::string& violation : violations) json.value(violation);
     json.end_array();
     json.end_object();

@@ -13,13 +13,13 @@ a pipeline (GPT-2 of eight layers, four micro-batches, four devices: 3.1 times o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from baechi._core import Cluster, Graph, GraphBuilder
+from baechi._core import Cluster, Graph, GraphBuilder, InputError
 from baechi.presets import STORE
 from baechi.torch.capture.checkpoints import AGAIN
 from baechi.torch.capture.keys import (
@@ -39,6 +39,7 @@ from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
 
+GRANULARITIES = ("call", "module")
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
 
 
@@ -47,8 +48,9 @@ class StepGraph:
     """The graph of a step, and what its operators are."""
 
     graph: Graph
-    keys: list[str]  # of every call, which are the names of its operators
-    place_of: dict[tuple[str, int], int]  # of a port, in the result
+    operator_of: dict[str, str]  # the operator of every call, by its key
+    updates: dict[str, dict[str, int]] = field(default_factory=dict)  # nanoseconds by kind
+    place_of: dict[tuple[str, int], int] = field(default_factory=dict)  # of a port, in the result
 
 
 def graph_of(
@@ -71,7 +73,7 @@ def graph_of(
         costs: Of its calls, on devices of all kinds.
         kinds: Of the devices, or the cluster.
         optimizer: One of OPTIMIZERS, a class, or the optimizer itself.
-        granularity: "call", or "module": all calls of a module share a device.
+        granularity: "module": all calls of a module share a device.
         held: The gradients of the step before are there from the beginning.
         micro_batches: Of a step, each of which adds its gradients to those that are there.
         calls: Forward and backward are two calls: nothing of the backward begins before its own,
@@ -80,48 +82,55 @@ def graph_of(
         last_apart: What follows the calls of the last micro-batch is in operators of its own.
 
     """
+    if granularity not in GRANULARITIES:
+        raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
+    first, alone = None, False
+    if isinstance(kinds, Cluster):
+        computing = [d.name for d in kinds.devices if d.kind != STORE]
+        first, alone = computing[0], len(computing) == 1
+        kinds = sorted({device.kind for device in kinds.devices})
+    updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
         together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
         step,
         costs,
         kinds,
-        updates_of(optimizer if step.is_training else None),
+        updates,
         together or {},
-        held=held,
-        micro_batches=micro_batches,
-        calls=calls,
-        last_apart=last_apart,
+        held,
+        micro_batches,
+        calls,
+        first,
+        last_apart,
+        alone,
     ).build()
 
 
 class _Assembly:
-    """The graph while it is put together; arguments are those of `graph_of`."""
+    """The graph while it is put together."""
 
     def __init__(
         self,
         step: Step,
         costs: Costs,
-        kinds: Collection[str] | Cluster,
+        kinds: Collection[str],
         updates: Updates,
         together: Mapping[str, str],
-        *,
         held: bool,
         micro_batches: int,
         calls: bool,
+        first: str | None,
         last_apart: bool,
+        alone: bool,
     ) -> None:
-        self._first, alone = None, False
-        if isinstance(kinds, Cluster):
-            computing = [d.name for d in kinds.devices if d.kind != STORE]
-            self._first, alone = computing[0], len(computing) == 1
-            kinds = sorted({device.kind for device in kinds.devices})
+        self._first = first
         self._step, self._costs = step, costs
         self._kinds = [kind for kind in kinds if kind != STORE]  # which run calls
-        self._has_store = STORE in kinds
+        self._updated_by = list(kinds)
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
-        self._last_apart = last_apart and micro_batches > 1 and not self._has_store
+        self._last_apart = last_apart and micro_batches > 1 and STORE not in kinds
         self._builder = GraphBuilder("step")
         self._keys = set(step.keys.values())
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
@@ -129,20 +138,19 @@ class _Assembly:
         self._port: dict[tuple[fx.Node, int], int] = {}
         self._tied = set(step.tied.values())
         self._gradients: dict[str, fx.Node] = {}
-        self._makers: dict[fx.Node, list[int]] = {}  # of gradients, with the bytes of each
         self._written: dict[fx.Node, list[str]] = {}  # the buffers that a call writes
-        self._buffers: dict[fx.Node, list[int]] = {}  # likewise, their bytes
+        self._buffers: list[fx.Node] = []  # their new values
         for result, node in zip(step.outputs, step.results(), strict=True):
-            maker = source_of(node)[0]
             if result.kind == "gradient":
                 self._gradients[result.name] = node
-                self._makers.setdefault(maker, []).append(_bytes(node.meta["val"]))
-            elif result.kind == "buffer" and maker in step.keys:
-                self._written.setdefault(maker, []).append(result.name)
-                self._buffers.setdefault(maker, []).append(_bytes(node.meta["val"]))
+            elif result.kind == "buffer" and source_of(node)[0] in step.keys:
+                self._written.setdefault(source_of(node)[0], []).append(result.name)
+                self._buffers.append(node)
+        self._makers = {source_of(node)[0] for node in self._gradients.values()}
         self._behind = _behind(step, self._written)
         self._reached_by = _reached_by(step) if alone else {}
         self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
+        self._found: dict[str, dict[str, int]] = {}
 
     def build(self) -> StepGraph:
         for node, one in self._inputs.items():
@@ -161,7 +169,8 @@ class _Assembly:
         self._add_updates()
         graph = self._builder.build()
         places = {(self._name[n], port): place for (n, place), port in self._port.items()}
-        return StepGraph(graph, list(self._step.keys.values()), places)
+        keys = {key: key for key in self._step.keys.values()}
+        return StepGraph(graph, keys, self._found, places)
 
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
@@ -171,7 +180,7 @@ class _Assembly:
 
     def _add_batch(self, node: fx.Node, name: str) -> None:
         """Add a tensor of the batch, which the caller holds: it is never away."""
-        if self._first is None or not self._has_store:
+        if self._first is None or STORE not in self._updated_by:
             self._add_input(node, name)
             return
         size, first = _bytes(node.meta["val"]) * self._parts, self._first
@@ -245,10 +254,10 @@ class _Assembly:
             return [self._name[n] for n in self._reached_by[node] if n in self._name]
         if not self._calls:
             return []
+        tangent = next((name for name in self._name.values() if name == TANGENT), None)
         read = {name for name, _ in sources}
         behind = [n for n in node.all_input_nodes if is_backward(source_of(n)[0])]
-        begins = TANGENT in self._name.values() and TANGENT not in read and not behind
-        return [TANGENT] if begins else []
+        return [] if tangent is None or behind or tangent in read else [tangent]
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
         """Return times with what follows the call: its gradients added, its buffers written."""
@@ -261,11 +270,13 @@ class _Assembly:
 
     def _adding(self, node: fx.Node, kind: str) -> int:
         """Return what adding a call's gradients to others takes, once."""
-        return sum(self._costs.moving(3 * size, kind) for size in self._makers.get(node, ()))
+        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
+        return sum(self._costs.moving(3 * _bytes(g.meta["val"]), kind) for g in made)
 
     def _writing(self, node: fx.Node, kind: str) -> int:
         """Return what writing a call's buffers takes."""
-        return sum(self._costs.moving(2 * size, kind) for size in self._buffers.get(node, ()))
+        written = [out for out in self._buffers if source_of(out)[0] is node]
+        return sum(self._costs.moving(2 * _bytes(out.meta["val"]), kind) for out in written)
 
     def _add_last(self) -> None:
         """Add what is done once, for the last micro-batch, and delays nothing else there.
@@ -306,9 +317,10 @@ class _Assembly:
         Where gradients of the step before are held, the sum beside them stands for these, unless
         weights are away: theirs are added up on the device, and only the sum joins them.
         """
-        if self._parts == 1 or (self._held and not self._has_store):
+        if self._parts == 1 or (self._held and STORE not in self._updated_by):
             return 0
-        return sum(self._makers.get(node, ()))
+        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
+        return sum(_bytes(g.meta["val"]) for g in made)
 
     def _groups(self, node: fx.Node, back: bool) -> list[str]:
         key = self._step.keys[node]
@@ -355,6 +367,8 @@ class _Assembly:
             backward=True,
             per_step=True,
         )
+        moved = self._updates.traffic(value)
+        self._found[UPDATE + weight] = {k: self._costs.moving(moved, k) for k in self._updated_by}
 
 
 def _group_of(weight: str) -> str:

@@ -21,7 +21,7 @@ from baechi.torch.ranks.replicas import Replicas
 from baechi.torch.ranks.values import facts_of, sum_of
 from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
-from baechi.torch.weights.sources import make_weights
+from baechi.torch.weights.made import make_weights
 from baechi.torch.where.homes import named_tensors, plain_parts
 
 _ALONE = "ranks=False places the whole model in each process alone"
@@ -113,7 +113,7 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
         by_plan = replace(asked, plan=plan, cluster="auto", micro_batches=count, costs="estimate")
         found = planned(by_plan, here=processes.traced)
-        facts["calls of the step"] = digest("\n".join(found.graph.keys))
+        facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
         facts["plan"] = digest(str(sorted(found.starts.items())))
         replicas = Replicas.of(plan)
         part = replicas.part[processes.rank]

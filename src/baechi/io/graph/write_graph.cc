@@ -24,7 +24,8 @@ class GraphWriter {
     json_.field("name", graph_.name());
     json_.field("memory_mode", memory_mode_name(graph_.memory_mode()));
     if (graph_.batch_size().has_value()) json_.field("batch_size", *graph_.batch_size());
-    json_.begin_array("operators");
+    json_.key("operators");
+    json_.begin_array();
     for (const OpId op : graph_.ops()) write_operator(op);
     json_.end_array();
     json_.end_object();
@@ -56,7 +57,8 @@ class GraphWriter {
   }
 
   void write_times(OpId op) {
-    json_.begin_object("time");
+    json_.key("time");
+    json_.begin_object();
     for (const KindId kind : graph_.kinds())
       if (const auto time = graph_.times(kind)[op]; time.has_value())
         json_.field(graph_.kind_name(kind), time->count());
@@ -65,7 +67,8 @@ class GraphWriter {
 
   void write_memory(const Operator& data) {
     if (data.variable || (data.permanent == Bytes(0) && data.temporary == Bytes(0))) return;
-    json_.begin_object("memory");
+    json_.key("memory");
+    json_.begin_object();
     if (data.permanent != Bytes(0)) json_.field("permanent", data.permanent.count());
     if (data.temporary != Bytes(0)) json_.field("temporary", data.temporary.count());
     json_.end_object();
@@ -73,7 +76,8 @@ class GraphWriter {
 
   void write_outputs(OpId op) {
     if (graph_.outputs(op).empty()) return;
-    json_.begin_array("outputs");
+    json_.key("outputs");
+    json_.begin_array();
     for (const TensorId tensor : graph_.outputs(op)) json_.value(graph_.size(tensor).count());
     json_.end_array();
   }
@@ -85,7 +89,8 @@ class GraphWriter {
       for (const Edge& edge : graph_.in_edges(op)) {
         if (edge.tensor.has_value() != data) continue;
         if (!any) {
-          json_.begin_array(field);
+          json_.key(field);
+          json_.begin_array();
           any = true;
         }
         write_reference(edge);
@@ -101,7 +106,8 @@ class GraphWriter {
     const auto first = std::ranges::lower_bound(all, op, {}, &Write::op);
     const auto last = std::ranges::upper_bound(all, op, {}, &Write::op);
     if (first == last) return;
-    json_.begin_array("writes");
+    json_.key("writes");
+    json_.begin_array();
     for (auto write = first; write != last; ++write) json_.value(graph_[write->variable].name);
     json_.end_array();
   }
@@ -120,7 +126,8 @@ class GraphWriter {
 
   void write_groups(OpId op) {
     if (graph_.colocation_names(op).empty()) return;
-    json_.begin_array("colocate");
+    json_.key("colocate");
+    json_.begin_array();
     for (const std::string_view name : graph_.colocation_names(op)) json_.value(name);
     json_.end_array();
   }

@@ -129,7 +129,8 @@ void ProfileReader::read_sizes(std::vector<std::optional<Bytes>>& sizes) {
 void write_sizes(JsonWriter& json, std::string_view field,
                  const std::vector<std::optional<Bytes>>& sizes) {
   if (sizes.empty()) return;
-  json.begin_array(field);
+  json.key(field);
+  json.begin_array();
   for (const std::optional<Bytes>& size : sizes) {
     if (size.has_value())
       json.value(size->count());
@@ -143,12 +144,14 @@ void write_operator(JsonWriter& json, const OperatorProfile& op) {
   json.begin_object(Layout::kInline);
   json.field("name", op.name);
   if (!op.times.empty()) {
-    json.begin_object("time");
+    json.key("time");
+    json.begin_object();
     for (const KindTime& time : op.times) json.field(time.kind, time.time.count());
     json.end_object();
   }
   if (op.permanent.has_value() || op.temporary.has_value()) {
-    json.begin_object("memory");
+    json.key("memory");
+    json.begin_object();
     if (op.permanent.has_value()) json.field("permanent", op.permanent->count());
     if (op.temporary.has_value()) json.field("temporary", op.temporary->count());
     json.end_object();
@@ -178,15 +181,20 @@ Profile read_profile(const std::filesystem::path& path) {
 }
 
 std::string profile_to_json(const Profile& profile) {
-  return json_document([&](JsonWriter& json) {
-    json.field("format", kProfileFormat);
-    json.field("version", 1);
-    if (!profile.source.empty()) json.field("source", profile.source);
-    if (profile.batch_size.has_value()) json.field("batch_size", *profile.batch_size);
-    json.begin_array("operators");
-    for (const OperatorProfile& op : profile.operators) write_operator(json, op);
-    json.end_array();
-  });
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  json.field("format", kProfileFormat);
+  json.field("version", 1);
+  if (!profile.source.empty()) json.field("source", profile.source);
+  if (profile.batch_size.has_value()) json.field("batch_size", *profile.batch_size);
+  json.key("operators");
+  json.begin_array();
+  for (const OperatorProfile& op : profile.operators) write_operator(json, op);
+  json.end_array();
+  json.end_object();
+  json.finish();
+  return text;
 }
 
 }  // namespace baechi

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "baechi/plan/residency/residency_account.h"
@@ -76,8 +77,7 @@ class Choice {
   void consider(TensorId tensor) {
     const OpId producer = graph_.producer(tensor);
     const bool stored = stored_[producer];
-    if (graph_[producer].variable && !stored) return;
-    if (graph_.size(tensor) == Bytes(0)) return;
+    if ((graph_[producer].variable && !stored) || graph_.size(tensor) == Bytes(0)) return;
     const auto readers = graph_.consumers(tensor);
     if (!readers.empty() && step_.is_sum(readers.begin()->to)) {  // the buffer of all stays
       const DeviceId device = start_.device[producer];
@@ -108,10 +108,14 @@ class Choice {
     const Time sent = cluster_.link(device, start_.store).transfer_time(bytes) +
                       cluster_.link(start_.store, device).transfer_time(bytes);
     const Time both = prefer_.keep > 0 ? sent : Time(0);
+    const auto away = [&](std::optional<OpId> reader, bool otherwise) {
+      return prefer_.is_away(graph_, tensor, reader, cluster_[device].capacity, otherwise);
+    };
     ResidencyItem item{tensor, device, stored, false, stretches_.size(), 0};
     for (const auto& [position, reader] : uses) {
-      const bool joins = stretches_.size() > item.begin &&
-                         account_.idle(device, stretches_.back().last, position) <= both;
+      const bool joins =
+          stretches_.size() > item.begin &&
+          !away(reader, account_.idle(device, stretches_.back().last, position) > both);
       if (!joins) stretches_.push_back({position, position, uses_.size(), uses_.size()});
       uses_.push_back({position, reader});
       stretches_.back().last = position;
@@ -121,7 +125,7 @@ class Choice {
     if (graph_.consumers(tensor).empty()) stretches_.back().last = account_.end(device) - 1;
     for (std::size_t i = item.begin; i < item.end; ++i) {
       account_.hold(device, stretches_[i].first, stretches_[i].last + 1, bytes);
-      if (i == item.begin) continue;
+      if (i == item.begin || away(uses_[stretches_[i].begin].reader, false)) continue;
       const Time gap = account_.idle(device, stretches_[i - 1].last, stretches_[i].first);
       gaps_.push_back({static_cast<double>(gap.count()) / (stored ? 1.0 : 2.0), i, items_.size()});
     }
@@ -197,13 +201,17 @@ class Choice {
     for (const OpId op : unit.members) stored_[op] = false;
   }
 
+  std::span<ResidencyItem> copies_of(TensorId tensor) {
+    return {std::ranges::lower_bound(items_, tensor, {}, &ResidencyItem::tensor),
+            std::ranges::upper_bound(items_, tensor, {}, &ResidencyItem::tensor)};
+  }
+
   template <class Do>
   void for_each_item(const StoredUnit& unit, const Do& act) {
     for (const OpId op : unit.members)
       for (const TensorId tensor : graph_.outputs(op))
-        for (auto item = std::ranges::lower_bound(items_, tensor, {}, &ResidencyItem::tensor);
-             item != items_.end() && item->tensor == tensor; ++item)
-          if (item->stored) act(*item);
+        for (ResidencyItem& item : copies_of(tensor))
+          if (item.stored) act(item);
   }
 
   void hold_fetched(const StoredUnit& unit, std::int64_t times) {
@@ -237,31 +245,23 @@ class Choice {
       Time& end = free[item.device];
       end = std::max(end, made) +
             cluster_.link(item.device, start_.store).transfer_time(graph_.size(item.tensor));
-      put_ends_[i] = end;
       account_.hold(item.device, stretches_[item.begin].last + 1,
                     account_.position_at(item.device, end), graph_.size(item.tensor));
-      for (std::size_t copy = i; copy < items_.size() && items_[copy].tensor == item.tensor; ++copy)
-        put_ends_[copy] = end;
-      for (std::size_t copy = i; copy > 0 && items_[copy - 1].tensor == item.tensor; --copy)
-        put_ends_[copy - 1] = end;
+      for (const ResidencyItem& copy : copies_of(item.tensor))
+        put_ends_[static_cast<std::size_t>(&copy - items_.data())] = end;
     }
   }
 
-  struct Wanted {  // a fetch
-    std::size_t use = 0, item = 0, stretch = 0;
-    friend auto operator<=>(const Wanted&, const Wanted&) = default;
-  };
-
   Residency with_fetches() {
     fetches_.resize(stretches_.size());
-    IdVector<DeviceId, std::vector<Wanted>> wanted(cluster_.num_devices());
+    IdVector<DeviceId, std::vector<ResidencyFetch>> wanted(cluster_.num_devices());
     for (std::size_t i = 0; i < items_.size(); ++i)
       for (std::size_t s = items_[i].begin + (items_[i].stored ? 0 : 1); s < items_[i].end; ++s)
         wanted[items_[i].device].push_back({stretches_[s].first, i, s});
     for (const DeviceId device : wanted.keys()) {
       std::ranges::sort(wanted[device]);
       std::size_t before = 0;
-      for (const Wanted& each : wanted[device]) {
+      for (const ResidencyFetch& each : wanted[device]) {
         before = release(device, each, before);
         Fetch& fetch = fetches_[each.stretch];
         fetch.after = last_before(device, before - std::min(before, prefer_.lead));
@@ -284,9 +284,9 @@ class Choice {
   }
 
   // The position before which it may be asked for.
-  std::size_t release(DeviceId device, const Wanted& wanted, std::size_t before) {
+  std::size_t release(DeviceId device, const ResidencyFetch& wanted, std::size_t before) {
     const ResidencyItem& item = items_[wanted.item];
-    std::size_t earliest = before;
+    std::size_t earliest = prefer_.overtakes ? 0 : before;
     if (!item.stored)
       earliest = std::max({earliest, stretches_[wanted.stretch - 1].last + 1,
                            account_.position_at(device, put_ends_[wanted.item])});

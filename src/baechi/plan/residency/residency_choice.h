@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -28,13 +30,30 @@ enum class StayFirst : std::uint8_t {
   kLarge
 };
 
+// Whether a tensor is away before this reader, or stays since it was made or read before.
+struct GivenGap {
+  TensorId tensor;
+  OpId reader;
+  bool away = false;
+
+  std::pair<TensorId, OpId> where() const { return {tensor, reader}; }
+};
+
 struct ResidencyPrefer {
   std::size_t lead =
       0;  // by how many operators a fetch is asked for before there is room, as it may wait for its link
+  // Operators that take more than this part of a device's memory wait until what has been made is away.
+  double waits = 1.0;
   double units = 0.0;  // the part of a device's memory that whole variables may take first
   double keep = 1.0;   // the part of a device's memory that may keep what could be away
   StayFirst first = StayFirst::kSpread;
+  bool overtakes = false;            // fetches are asked for when there is room, in whatever order
   IdVector<DeviceId, Bytes> memory;  // what devices may hold, by the account of the choice
+  std::vector<GivenGap> given = {};  // sorted by where they are
+
+  // Whether a tensor is away before a reader on a device with so much memory.
+  bool is_away(const OpGraph& graph, TensorId tensor, std::optional<OpId> reader, Bytes there,
+               bool otherwise) const;
 };
 
 // A placed graph (no operator on the store) with an estimate of when its operators run.

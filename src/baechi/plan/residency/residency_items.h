@@ -36,4 +36,9 @@ struct ResidencyGap {  // before a stretch of an item that is not its first
   friend auto operator<=>(const ResidencyGap&, const ResidencyGap&) = default;
 };
 
+struct ResidencyFetch {  // before a stretch of an item, for its first use
+  std::size_t use = 0, item = 0, stretch = 0;
+  friend auto operator<=>(const ResidencyFetch&, const ResidencyFetch&) = default;
+};
+
 }  // namespace baechi

@@ -17,6 +17,7 @@ constexpr std::array<double, 5> kUnitParts{0.0, 0.4, 0.6, 0.8, 1.0};
 constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<std::size_t, 4> kLeads{0, 6, 12, 24};
 constexpr std::array<double, 4> kMemory{1.0, 0.7, 0.6, 0.5};  // as on devices with so much less
+constexpr std::array<double, 4> kWaits{0.9, 0.75, 0.5, 0.0};
 constexpr int kHalvings = 2;
 constexpr int kExact = 2, kCorrections = 6;  // of replays that correct the account of one choice
 constexpr double kClearly = 1.1;             // times what it is to beat
@@ -78,6 +79,7 @@ void ResidencySearch::improve(ResidencyTry from) {
     vary(&ResidencyTry::units, kUnitParts);
     vary(&ResidencyTry::keep, kKeepParts);
     vary(&ResidencyTry::memory, kMemory);
+    if (from.waits < 1) vary(&ResidencyTry::waits, kWaits);
   } while (best < before && !work_.is_over());
 }
 
@@ -135,14 +137,21 @@ ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, int gl
 const ResidencySearch::Seen& ResidencySearch::replay_once(const ResidencyTry& what,
                                                           ResidencyStart& start,
                                                           const ByDevice& memory) {
-  const ResidencyPrefer prefer{what.lead, what.units, what.keep, what.first, memory};
+  const ResidencyPrefer prefer{.lead = what.lead,
+                               .waits = what.waits,
+                               .units = what.units,
+                               .keep = what.keep,
+                               .first = what.first,
+                               .overtakes = what.overtakes,
+                               .memory = memory,
+                               .given = what.given};
   Residency residency = choose_residency(problem_, start, units_, prefer);
   const auto [at, is_new] = seen_.try_emplace(digest_of(what, residency));
   if (is_new) {
     ReplayedResidency found = replay(problem_, start, std::move(residency), what.first_come);
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
     at->second.peaks = found.peaks;
-    at->second.rating = offer(std::move(found), what);
+    at->second.rating = offer(std::move(found), {what, start.slots, memory, {}});
   }
   return at->second;
 }
@@ -161,7 +170,7 @@ const std::optional<ResidencyStart>& ResidencySearch::start_in(const InThisOrder
 }
 
 // Keeps the best, in an order that a file can tell; how good it is in that.
-ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const ResidencyTry& what) {
+ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const Way& way) {
   const auto better = [&] { return !best_.has_value() || found.rating() < best_->rating(); };
   if (found.fits && better() && problem_.step.micro_batches > 1) {
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
@@ -171,7 +180,7 @@ ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const Re
   if (!better()) return rating;
   work_.fits = work_.fits || found.fits;
   best_ = std::move(found);
-  best_try_ = what;
+  best_way_ = way;
   return rating;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -35,9 +36,12 @@ struct ResidencyTry {
   InOrder order = InOrder::kAsGiven;
   double units = 0.0, keep = 0.0;  // parts of the memory, as in ResidencyPrefer
   std::size_t lead = 6;
+  double waits = 1.0;   // part of the memory, as in ResidencyPrefer
   double memory = 1.0;  // the part that counts as there
   StayFirst first = StayFirst::kSpread;
   bool first_come = false;  // no fetch goes before an update that may begin earlier
+  bool overtakes = false;   // as in ResidencyPrefer
+  std::vector<GivenGap> given = {};
 };
 
 class ResidencySearch {
@@ -53,9 +57,12 @@ class ResidencySearch {
   Rating try_as(const ResidencyTry& what, int glances = 0, const Rating* to_beat = nullptr);
   // From there on one thing after the other otherwise, until nothing is better.
   void improve(ResidencyTry from);
+  // From the best on, what is away before single readers, with at most so many operators in
+  // replays; nothing if these are few for the step.
+  void change_gaps(std::int64_t most);
 
   const ReplayedResidency* best() const { return best_.has_value() ? &*best_ : nullptr; }
-  const ResidencyTry& best_try() const { return best_try_; }  // how it was found
+  const ResidencyTry& best_try() const { return best_way_.what; }  // how it was found
   std::optional<ReplayedResidency> take() && { return std::move(best_); }
 
  private:
@@ -66,9 +73,20 @@ class ResidencySearch {
     ByDevice peaks;
     Rating rating;
   };
+  struct Way {  // how something was found
+    ResidencyTry what;
+    IdVector<OpId, OpSlot> slots;  // of its replay
+    ByDevice memory;
+    Rating rating;
+  };
   const Seen& replay_once(const ResidencyTry& what, ResidencyStart& start, const ByDevice& memory);
   const std::optional<ResidencyStart>& start_in(const InThisOrder& which);
-  Rating offer(ReplayedResidency found, const ResidencyTry& what);
+  Rating offer(ReplayedResidency found, const Way& way);
+  std::vector<GivenGap> gaps_of_best() const;
+  void change_one_by_one();
+  void change_at_random();
+  double length_of(const Rating& rating) const;
+  bool follow(Way& way, const std::function<bool(const Rating&)>& good);
 
   const ResidencyProblem problem_;
   const std::vector<ResidencyStart>& starts_;
@@ -77,7 +95,7 @@ class ResidencySearch {
   std::map<InThisOrder, std::optional<ResidencyStart>> in_order_;
   std::map<std::uint64_t, Seen> seen_;  // by what a replay depends on most
   std::optional<ReplayedResidency> best_;
-  ResidencyTry best_try_;
+  Way best_way_;
 };
 
 }  // namespace baechi

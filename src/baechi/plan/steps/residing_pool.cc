@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kManyStarts = 10;  // get one each
 constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
+constexpr double kForGaps = 0.05;    // part of all tries
 constexpr double kNear = 1.1;        // times the best step
 constexpr double kFar = 1.5;         // times the best step: a glance that gets no few tries
 
@@ -20,9 +21,10 @@ constexpr std::array<ResidencyTry, 3> kFewTries{{
     {.units = 0.4, .keep = 0.95},
     {.units = 0.0, .keep = 0.9},
 }};
-constexpr std::array<ResidencyTry, 2> kFewTriesToFit{{
+constexpr std::array<ResidencyTry, 3> kFewTriesToFit{{
     {.units = 0.0, .keep = 0.9, .lead = 0},
     {.units = 0.0, .keep = 0.0, .lead = 0},
+    {.units = 0.0, .keep = 0.0, .lead = 0, .waits = 0.0},
 }};
 // From where a search begins that has come to an end.
 constexpr std::array<ResidencyTry, 7> kSeeds{{
@@ -141,6 +143,11 @@ void ResidingPool::improve() {
   for (std::size_t i = few; i < variants.size(); ++i)
     improve_from(*variants[i]->search, variants[i]->search->best_try());
   sort();
+}
+
+void ResidingPool::change_gaps(std::int64_t all, std::int64_t spent) {
+  const auto few = static_cast<std::int64_t>(kForGaps * static_cast<double>(all));
+  variants.front()->search->change_gaps(std::min(few, all - spent));
 }
 
 }  // namespace baechi

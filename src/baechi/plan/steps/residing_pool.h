@@ -57,6 +57,8 @@ struct ResidingPool {
   void try_candidates();
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve();
+  // Of the best, what is away before single readers, with what is left of `all` tries, but few.
+  void change_gaps(std::int64_t all, std::int64_t spent);
   // The best first, without those that nothing was tried of.
   void sort();
   // Steps whose operators, without updates, keep all devices busy for longer.

@@ -146,6 +146,8 @@ class Planning {
       plain.variants.push_back(std::move(variant));
     plain.sort();
     if (plain.variants.empty()) return std::nullopt;
+    if (divided)
+      plain.change_gaps(plain.fits() ? limit_ : limit_to_fit_, plain.work.spent + again.work.spent);
     SearchedVariant& best = *plain.variants.front();
     return ResidingVariant{std::move(best.again), std::move(best.step),
                            *std::move(*best.search).take()};

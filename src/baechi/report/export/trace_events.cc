@@ -159,7 +159,8 @@ class TraceWriter {
                       std::string_view name, const Value& value) {
     names_ += names_.empty() ? "" : ",\n";
     names_ += event("M", what, where, [&](JsonWriter& json) {
-      json.begin_object("args");
+      json.key("args");
+      json.begin_object();
       json.field(name, value);
       json.end_object();
     });
@@ -195,7 +196,8 @@ class TraceWriter {
                          json.number(microseconds_text(when.first));
                          json.key("dur");
                          json.number(microseconds_text(when.second - when.first));
-                         json.begin_object("args");
+                         json.key("args");
+                         json.begin_object();
                          args(json);
                          json.end_object();
                        })});
@@ -297,7 +299,8 @@ class TraceWriter {
             {point.at, event("C", "memory", {process(device), 0}, [&](JsonWriter& json) {
                json.key("ts");
                json.number(microseconds_text(point.at));
-               json.begin_object("args");
+               json.key("args");
+               json.begin_object();
                json.field("bytes", point.bytes.count());
                json.end_object();
              })});

@@ -5,6 +5,7 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -22,13 +23,14 @@ class PinnedAllocator final : public at::HostAllocator {
     const std::lock_guard lock(mutex_);
     const auto wanted = static_cast<std::int64_t>(bytes);
     const std::int64_t limit = settings().pinned_capacity;
-    TORCH_CHECK(wanted <= limit - pinned_.current, "out of memory: cannot pin ", bytes,
-                " bytes of the host's memory, of which ", pinned_.current, " of ", limit,
+    TORCH_CHECK(wanted <= limit - statistics_.allocated, "out of memory: cannot pin ", bytes,
+                " bytes of the host's memory, of which ", statistics_.allocated, " of ", limit,
                 " bytes are pinned; pin less, or set sim.configure(pinned=...)");
     void* pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (pointer == nullptr) throw std::bad_alloc();
     blocks_[pointer] = bytes;
-    pinned_.increase(bytes);
+    statistics_.allocated += wanted;
+    statistics_.peak = std::max(statistics_.peak, statistics_.allocated);
     return {pointer, pointer, &PinnedAllocator::forget, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::forget; }
@@ -39,19 +41,21 @@ class PinnedAllocator final : public at::HostAllocator {
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override {
+    const PinnedStatistics now = statistics();
     at::HostStats result;
-    result.allocated_bytes = result.active_bytes = pinned();
+    result.allocated_bytes.current = result.active_bytes.current = now.allocated;
+    result.allocated_bytes.peak = result.active_bytes.peak = now.peak;
     return result;
   }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {
     const std::lock_guard lock(mutex_);
-    pinned_.reset_peak();
+    statistics_.peak = statistics_.allocated;
   }
 
-  c10::CachingAllocator::Stat pinned() {
+  PinnedStatistics statistics() {
     const std::lock_guard lock(mutex_);
-    return pinned_;
+    return statistics_;
   }
   bool holds(const void* pointer) {
     const std::lock_guard lock(mutex_);
@@ -66,7 +70,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   std::mutex mutex_;
   std::map<const void*, std::size_t> blocks_;
-  c10::CachingAllocator::Stat pinned_;  // bytes
+  PinnedStatistics statistics_;
 };
 
 PinnedAllocator& the_allocator() {
@@ -79,7 +83,7 @@ void PinnedAllocator::forget(void* pointer) {
   {
     const std::lock_guard lock(self.mutex_);
     const auto block = self.blocks_.find(pointer);
-    self.pinned_.decrease(block->second);
+    self.statistics_.allocated -= static_cast<std::int64_t>(block->second);
     self.blocks_.erase(block);
   }
   std::free(pointer);
@@ -94,7 +98,7 @@ const bool registered = [] {
 
 c10::Allocator& pinned_allocator() { return the_allocator(); }
 bool is_pinned(const void* pointer) { return the_allocator().holds(pointer); }
-c10::CachingAllocator::Stat pinned_bytes() { return the_allocator().pinned(); }
+PinnedStatistics pinned_statistics() { return the_allocator().statistics(); }
 void reset_pinned_peak() { the_allocator().reset_peak_stats(); }
 
 }  // namespace baechi::sim
