@@ -169,7 +169,8 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
       .type_name("MODE");
   set.add("--sends", argument.sends,
           "Whether devices run operators while they send (free) or only afterwards (blocking, as "
-          "Megatron-LM's pipelines do)")
+          "Megatron-LM's pipelines do); or what each message takes its sender and its receiver, "
+          "such as 100us,150us")
       .suggest({"free", "blocking"})
       .type_name("MODE");
   set.add("--host-time", argument.host_time,

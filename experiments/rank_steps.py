@@ -17,6 +17,7 @@ import baechi.torch
 import torch
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.steps import RankSteps
+from baechi.torch.ranks.transport import message_time
 from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed import pipelining
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _LARGE = 4 << 20  # bytes of a message
 STEPS = 5  # that count, behind two that do not
-MICRO_BATCHES = (1, 4, 8)
+MICRO_BATCHES = (1, 2, 4, 8)
 LONG = 4  # times as long do layers wait in the rows of long kernels
 
 
@@ -79,14 +80,22 @@ def planned_bytes(plan: baechi.Plan) -> int:
 
 
 def link() -> baechi.Cluster:
-    """Return all ranks as a cluster, with the link that rank 0 and rank 1 measure by messages."""
+    """Return all ranks as a cluster, with the link that rank 0 and rank 1 measure by messages.
+
+    And with what a message takes its ends.
+    """
     taken = [_there_and_back(size) / 2 for size in (4, _LARGE)]
     box = [taken]
     distributed.broadcast_object_list(box, 0)
     small, large = box[0]
     bandwidth = round((_LARGE - 4) / max(large - small, 1e-9))
     count = distributed.get_world_size()
-    return baechi.Cluster(f"{count}x1GiB", link=f"{round(small * 1e9)}ns,{bandwidth}B/s")
+    ends = message_time(Processes(torch.device("cpu")))
+    return baechi.Cluster(
+        f"{count}x1GiB",
+        link=f"{round(small * 1e9)}ns,{bandwidth}B/s",
+        sends=",".join(f"{round(each * 1e9)}ns" for each in ends),
+    )
 
 
 def _there_and_back(size: int) -> float:
@@ -105,16 +114,27 @@ def _there_and_back(size: int) -> float:
 
 
 def costs_of(model: nn.Module, samples: int) -> Any:
-    """Return what calls take for so many samples: measured kernels, and waits as they are told."""
+    """Return what calls take for so many samples: measured kernels, and waits as they last."""
     if distributed.get_rank():
         return "estimate"  # rank 0 plans
     x, targets = (tensor[:samples] for tensor in batch())
     costs = baechi.torch.measure(model, x, loss=loss_of, targets=targets)
+    late = _late()
     for signature, times in costs.times.items():
         if "wait" in signature:
             milliseconds = float(signature.rpartition(", ")[2].rstrip(")"))
-            times["*"] += round(milliseconds * samples * 1e6)
+            times["*"] += round(milliseconds * samples * 1e6 + late * 1e9)
     return costs
+
+
+def _late() -> float:
+    """Return the median of seconds by which this machine ends a wait too late."""
+    taken = []
+    for _ in range(40):
+        begin = time.perf_counter()
+        time.sleep(FORWARD / 1e3)
+        taken.append(time.perf_counter() - begin - FORWARD / 1e3)
+    return statistics.median(taken)
 
 
 def placed_step(
@@ -175,6 +195,8 @@ def talk(cluster: baechi.Cluster) -> list[dict[str, Any]]:
         took: float = cluster.transfer_time(size, first, second)
         rows.append({"what": what, "measured_ns": round(took)})
     processes = Processes(torch.device("cpu"))
+    for what, thread in zip(("sender", "receiver"), message_time(processes), strict=True):
+        rows.append({"what": f"that, of its {what}'s thread", "measured_ns": round(thread * 1e9)})
     calls: dict[str, Callable[[], Any]] = {
         "all agree before a step": lambda: processes.agree("step", {"messages": "the same"}, None),
         "all tell each other how it ended": lambda: processes.agree("step", {}, None, [0.0]),

@@ -26,8 +26,8 @@ from experiments.rank_models import FORWARD
 
 PROCESSES = 4
 PLANS = (
-    "What a step takes beside its plan is the host's: it stays the same if all layers wait four "
-    "times as long (*long waits*). Processor time is that of all processes, which share two cores."
+    "All layers wait four times as long in *long waits*. Processor time is that of all processes, "
+    "which share two cores."
 )
 WORDS = {
     "ScheduleGPipe": "GPipe",
@@ -93,6 +93,13 @@ def with_long(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**compared(row), "long_error": long.get(key(row))} for row in short]
 
 
+def first() -> str:
+    """Say whether others wait for these processes: as under `chrt --fifo 50`, or by niceness."""
+    if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        return "which wait for these processes"
+    return f"niceness {os.nice(0)}"
+
+
 def run() -> Page:
     """The page of ranks."""
     load = os.getloadavg()[0]
@@ -112,9 +119,9 @@ def run() -> Page:
         ],
         beside(ours, measured["torch"]),
         "A layer waits 2 ms for each of 16 samples, its backward twice as long, so 8 layers wait "
-        f"768 ms, which {PROCESSES} devices could do in 192. Plans use measured times of kernels "
-        "and exact waits. For `torch.distributed.pipelining` the branches are stages of a chain, "
-        "which hand on what they do not read.",
+        f"768 ms, which {PROCESSES} devices could do in 192. Plans use measured times of kernels, "
+        "waits and messages. For `torch.distributed.pipelining` the branches are stages of a "
+        "chain, which hand on what they do not read.",
     )
     plans = Table(
         "Plans beside steps",
@@ -157,8 +164,7 @@ def run() -> Page:
         "Placements over processes",
         f"Measured with {PROCESSES} processes (or 2) on one machine, linked by gloo over loopback; "
         "medians of 5 steps. A layer mostly waits, so few cores can stand for four devices. "
-        f"Python, gloo and other programs share those cores (load {load:.1f} at the start, "
-        f"niceness {os.nice(0)}).",
+        f"Other programs share those cores (load {load:.1f} at the start, {first()}).",
         "b",
         [steps, plans, talk, memory],
     )

@@ -316,7 +316,7 @@ class Cluster:
 
     def __init__(self, text: str, *, link: str | None = None, communication: str | None = None, host_time: str | None = None, sends: str | None = None) -> None:
         """
-        From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` ('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or 'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer takes; with `sends` 'blocking' a device runs nothing while it sends.
+        From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` ('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or 'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer takes; with `sends` 'blocking' a device runs nothing while it sends, and with '100us,150us' a message takes its sender and its receiver that long.
         """
 
     @staticmethod

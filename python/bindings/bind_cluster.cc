@@ -18,6 +18,7 @@
 #include "baechi/cost/device_presets.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/cluster/write_cluster.h"
+#include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/text_file.h"
 #include "bindings.h"
 
@@ -109,7 +110,8 @@ void bind_cluster(nb::module_& m) {
           "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
           "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
           "'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer "
-          "takes; with `sends` 'blocking' a device runs nothing while it sends.")
+          "takes; with `sends` 'blocking' a device runs nothing while it sends, and with "
+          "'100us,150us' a message takes its sender and its receiver that long.")
       .def_static(
           "from_json",
           [](const std::string& text) { return handle(parse_cluster(text, "<string>")); }, "text"_a)
@@ -125,6 +127,8 @@ void bind_cluster(nb::module_& m) {
                    [](const ClusterHandle& h) { return mode_name(h.cluster->communication()); })
       .def_prop_ro("sends",
                    [](const ClusterHandle& h) {
+                     if (const auto& time = h.cluster->message_time())
+                       return exact_text(time->send) + "," + exact_text(time->receive);
                      return std::string(h.cluster->sends_block() ? "blocking" : "free");
                    })
       .def_prop_ro(

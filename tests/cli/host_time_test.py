@@ -88,6 +88,23 @@ def test_plans_are_made_judged_and_studied_for_sends_that_block(
     assert "not planned with blocking sends" in told.stderr
 
 
+def test_plans_know_what_messages_take_their_ends(run: Run, graph: Path, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = placed(run, graph, path, "--sends", "1us,2us", "--method", "m-etf")
+    assert plan["cluster"]["sends"] == {"send": "1us", "receive": "2us"}
+    assert run("verify", graph, path).returncode == 0
+    assert "makespan" in run("explain", graph, path, "--json").stdout
+    plan["cluster"]["sends"] = {"send": "1us", "receive": "3us"}
+    path.write_text(json.dumps(plan))
+    assert run("verify", graph, path).returncode == 2
+    told = run("simulate", graph, path, "--sends", "1us,later")
+    assert told.returncode == 2
+    assert "expected SEND,RECEIVE" in told.stderr
+    cluster = baechi.Cluster("2x8GiB", sends="1us,2us")
+    assert cluster.sends == "1us,2us"
+    assert baechi.Cluster.from_json(cluster.to_json()) == cluster
+
+
 def test_studies_and_python_know_it(run: Run, graph: Path) -> None:
     only = ["--only-these", "--budget", "50ms", "--json"]
     told = json.loads(run("what-if", graph, *CLUSTER, *HOST, *only).stdout)["scenarios"][0]

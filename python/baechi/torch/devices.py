@@ -51,6 +51,24 @@ def usable(device: str | torch.device) -> torch.device:
     return found
 
 
+def device_of_process(given: Sequence[Any] | None, kind: str, rank: int) -> torch.device:
+    """Return the device of this process of several: of those given, or one of a kind."""
+    if given is not None:
+        return usable(given[rank])
+    there = accelerators()
+    if kind == "cpu" or not there:
+        return torch.device("cpu")
+    number = int(os.environ.get("LOCAL_RANK", rank))  # among the processes of its host
+    if len(there) == 1:
+        return there[0]
+    if number < len(there):
+        return there[number]
+    raise InputError(
+        f"this process has number {number} on its host, which has {len(there)} accelerators: start "
+        "as many processes, or name with devices= where each is to be"
+    )
+
+
 def _missing(device: torch.device) -> str:
     kind = torch.accelerator.current_accelerator()
     if kind is None:

@@ -136,6 +136,9 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
   if (spec_.host_time.has_value() &&
       (spec_.host_time->call < Time(0) || spec_.host_time->send < Time(0)))
     throw InputError("the host time is negative");
+  if (spec_.message_time.has_value() &&
+      (spec_.message_time->send < Time(0) || spec_.message_time->receive < Time(0)))
+    throw InputError("the time of a message is negative");
   for (const DeviceId device : devices()) {
     const auto alike = std::ranges::find(spec_.devices, (*this)[device].host, &Device::host);
     const auto first = static_cast<std::size_t>(alike - spec_.devices.begin());

@@ -76,6 +76,14 @@ struct HostTime {
   friend bool operator==(const HostTime&, const HostTime&) = default;
 };
 
+// What a message takes its ends, which run nothing meanwhile: who sends it, and who receives it
+// (docs/reference/semantics.md, "Messages that take their ends' time").
+struct MessageTime {
+  Time send, receive;
+
+  friend bool operator==(const MessageTime&, const MessageTime&) = default;
+};
+
 // A cluster as a user writes it.
 struct ClusterSpec {
   std::string name;
@@ -84,6 +92,7 @@ struct ClusterSpec {
   CommunicationMode communication = CommunicationMode::kSequential;
   Sends sends = Sends::kFree;
   std::optional<HostTime> host_time = {};  // absent: asking takes no time
+  std::optional<MessageTime> message_time = {};
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
@@ -110,6 +119,7 @@ class Cluster {
   CommunicationMode communication() const { return spec_.communication; }
   const std::optional<HostTime>& host_time() const { return spec_.host_time; }
   bool sends_block() const { return spec_.sends == Sends::kBlocking; }
+  const std::optional<MessageTime>& message_time() const { return spec_.message_time; }
   // Hosts are numbered in the order of their first devices.
   std::size_t num_hosts() const { return num_hosts_; }
   std::size_t host_of(DeviceId device) const { return host_of_[device.index()]; }

@@ -208,10 +208,13 @@ void PortfolioRun::search(PlaceWindow place_window) {
 bool PortfolioRun::prove(double share, bool asked) {
   if (std::ranges::any_of(result_.attempts, &Attempt::proved)) return true;
   if (!is_searchable(costs_)) {
-    const bool timed = costs_.cluster().host_time().has_value() || costs_.cluster().sends_block();
+    const Cluster& cluster = costs_.cluster();
+    const bool timed = cluster.host_time().has_value() || cluster.sends_block() ||
+                       cluster.message_time().has_value();
     if (asked)
       note(std::string(prover().name) +
-           (timed ? ": it knows no host time and no sends that block"
+           (timed ? ": it knows no host time, no sends that block, and no messages that take their "
+                    "ends' time"
                   : ": the graph is too large for a search over all plans"));
     return false;
   }

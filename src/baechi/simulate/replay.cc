@@ -115,6 +115,8 @@ void Replay::prepare(const PlacedGraph& placed) {
     if (!asked_.empty() && *duration > Time(0)) nodes_[op].ready.at = asked_[op];
   }
   asks_for_.reset();
+  if (costs_->cluster().message_time().has_value())
+    taken_.assign(graph_->num_tensors() * workers_.size(), false);
   if (placed.order.has_value()) take_order(*placed.order);
   copies_.clear();
   queues_.clear();
@@ -283,12 +285,41 @@ void Replay::choose(DeviceId device, Instant now) {
 
 void Replay::start(OpId op, DeviceId device, Instant at) {
   Node& node = nodes_[op];
+  if (costs_->cluster().message_time().has_value() && node.duration > Time(0))
+    node.duration += takes_in(op, device) + gives_away(op, device);
   const Time end = at.at + node.duration;
   node.ready = at;
   Worker& worker = workers_[device];
   worker.busy = true;
   const Instant finish = node.duration > Time(0) ? Instant{end, 0} : Instant{end, at.round + 1};
   events_.set(device, Event::finish(finish, op));
+}
+
+// What its device spends on the messages that nothing there has received before.
+Time Replay::takes_in(OpId op, DeviceId device) {
+  std::int64_t messages = 0;
+  for (const Edge& edge : graph_->in_edges(op)) {
+    if (!edge.tensor.has_value() || nodes_[edge.from].device == device) continue;
+    auto taken = taken_[edge.tensor->index() * workers_.size() + device.index()];
+    if (!taken) ++messages;
+    taken = true;
+  }
+  return costs_->cluster().message_time()->receive * messages;
+}
+
+// What it spends on sending the outputs. Not within transfer(), whose lists it uses.
+Time Replay::gives_away(OpId op, DeviceId device) {
+  std::int64_t messages = 0;
+  for (const TensorId tensor : graph_->outputs(op)) {
+    for (const OpId consumer : edges_.consumers(tensor)) {
+      const DeviceId to = nodes_[consumer].device;
+      if (to != device && ++destinations_[to].readers == 1) reached_.push_back(to);
+    }
+    messages += static_cast<std::int64_t>(reached_.size());
+    for (const DeviceId to : reached_) destinations_[to].readers = 0;
+    reached_.clear();
+  }
+  return costs_->cluster().message_time()->send * messages;
 }
 
 void Replay::tell(IdVector<OpId, OpSlot>& slots) const {

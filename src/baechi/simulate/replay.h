@@ -87,6 +87,8 @@ class Replay {
   void await_choice(DeviceId device);
   void choose(DeviceId device, Instant now);
   void start(OpId op, DeviceId device, Instant at);
+  Time takes_in(OpId op, DeviceId device);
+  Time gives_away(OpId op, DeviceId device);
 
   const CostModel* costs_;
   const OpGraph* graph_;
@@ -105,6 +107,7 @@ class Replay {
   IdVector<OpId, Node> nodes_;
   IdVector<DeviceId, Worker> workers_;
   std::vector<bool> listed_;  // by operator: in the given order
+  std::vector<bool> taken_;   // by tensor and device, where messages take time: received there
   IdVector<OpId, Time> asked_;
   std::optional<OpId> asks_for_;  // whose transfers are asked for, and when so far
   Time asks_until_;

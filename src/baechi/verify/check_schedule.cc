@@ -29,6 +29,7 @@ class Checker {
 
   void check(ExecutionOrder order, bool capacities) {
     if (!well_formed()) return;
+    if (cluster_.message_time().has_value()) count_messages();
     check_devices_and_durations();
     check_variables(graph_, schedule_, say_, [this](const std::string& fault) { report(fault); });
     check_groups();
@@ -92,6 +93,23 @@ class Checker {
     return violations_.empty();
   }
 
+  // What each operator that takes time spends on messages: on those that leave from it, and on
+  // those that it is the first on its device to read. What takes no time spends none.
+  void count_messages() {
+    const MessageTime takes = *cluster_.message_time();
+    on_messages_.assign(graph_.num_ops(), Time(0));
+    for (const Transfer& transfer : schedule_.transfers) {
+      on_messages_[graph_.producer(transfer.tensor)] += takes.send;
+      std::optional<OpId> first;
+      for (const Edge& edge : graph_.consumers(transfer.tensor)) {
+        const OpSlot& slot = schedule_.slots[edge.to];
+        if (slot.device != transfer.to || slot.start == slot.end) continue;
+        if (!first.has_value() || slot.start < schedule_.slots[*first].start) first = edge.to;
+      }
+      if (first.has_value()) on_messages_[*first] += takes.receive;
+    }
+  }
+
   void check_devices_and_durations() {
     struct KindTimes {
       const IdVector<OpId, std::optional<Time>>* own = nullptr;
@@ -121,6 +139,7 @@ class Checker {
       }
       if (device.speed != kFullSpeed)
         time = Time(scale_up(time->count(), kFullSpeed.count(), device.speed.count(), "time"));
+      if (cluster_.message_time().has_value() && *time > Time(0)) *time += on_messages_[op];
       if (slot.end - slot.start != *time)
         report(named_slot(op) + " takes " + Sentences::time(*time) + ", not " +
                Sentences::time(slot.end - slot.start));
@@ -471,6 +490,7 @@ class Checker {
   DeviceOrder order_;                                // by sort_operators()
   IdVector<OpId, Time> released_;                    // by find_releases()
   IdVector<DeviceId, Time> begun_;                   // by find_releases()
+  IdVector<OpId, Time> on_messages_;                 // by count_messages()
   std::vector<Time> asked_;                          // of the transfers; by check_asking()
 };
 

@@ -254,8 +254,11 @@ def over_ranks(name: str) -> Any:
             behind = names[min(names.index(n) for n in names if n.endswith(":reduce")) :]
             assert not all(name.endswith((":reduce", ":sums")) for name in behind)
     if name == "whole":
-        for tell in (placed.state_dict, lambda: placed.save("nowhere")):
-            assert "'bases.0.weight' wraps other tensors" in said_by(tell)
+        assert "'bases.0.weight' wraps other tensors" in said_by(lambda: placed.save("nowhere"))
+        state, given = placed.state_dict(), built(case)[0].state_dict()
+        for key in ("bases.0.weight", "bases.1.weight", "bases.2.weight"):
+            assert type(state[key]) is type(given[key])
+            assert all(map(torch.equal, plain_parts(state[key]), plain_parts(given[key])))
     mine = own(placed)
     others = [t for n, t in named(model) if n not in mine]
     assert all(t.untyped_storage().nbytes() <= 16 for t in others)

@@ -241,10 +241,30 @@ class NaiveStep {
       if (!free || !op.has_value()) continue;
       const Time at(now.first);
       slots_[*op] = {device, at, at + *costs_.compute_time(*op, device)};
+      if (cluster_.message_time().has_value() && at < slots_[*op].end)
+        slots_[*op].end += spent_on_messages(*op, device);
       ops_[*op].started = now;
       started = true;
     }
     return started;
+  }
+
+  Time spent_on_messages(OpId op, DeviceId here) const {
+    Time spent;
+    for (const TensorId tensor : graph_.tensors()) {
+      bool reads = false, known = false;
+      for (const Edge& edge : graph_.consumers(tensor)) {
+        if (placed_.device[edge.to] != here) continue;
+        reads |= edge.to == op;
+        known |=
+            edge.to != op && ops_[edge.to].started && slots_[edge.to].start < slots_[edge.to].end;
+      }
+      if (reads && !known && home(tensor) != here) spent += cluster_.message_time()->receive;
+      for (const DeviceId to : cluster_.devices())
+        if (graph_.producer(tensor) == op && to != here && read_on(tensor, to))
+          spent += cluster_.message_time()->send;
+    }
+    return spent;
   }
 
   Time makespan() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executors whose sends block (docs/reference/semantics.md, "Sends that block").
+// Executors whose sends block, or whose messages take the time of their ends
+// (docs/reference/semantics.md).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,6 +28,11 @@ namespace {
 
 Cluster whose_sends_block(ClusterSpec spec) {
   spec.sends = Sends::kBlocking;
+  return Cluster(std::move(spec));
+}
+
+Cluster whose_messages_take_time(ClusterSpec spec) {
+  spec.message_time = MessageTime{Time(2), Time(3)};
   return Cluster(std::move(spec));
 }
 
@@ -86,6 +92,37 @@ TEST_CASE("verify: a device that does not wait for its sends, or longer than for
   CHECK(first_fault(graph, byte_per_ns(3, CommunicationMode::kParallel), right) != "");
 }
 
+// a sends two messages, and what reads each is the first on its device; e reads that of b again.
+TEST_CASE("messages that take time: who sends and who receives first takes longer") {
+  const OpGraph graph = GraphSketch()
+                            .op("a", 5)
+                            .op("b", 4)
+                            .op("c", 1)
+                            .op("d", 1)
+                            .op("e", 1)
+                            .tensor("a", 4, {"b", "e"})
+                            .tensor("a", 3, {"d"})
+                            .build();
+  const PlacedGraph placed = in_order(graph, {{"a", "c"}, {"b", "e"}, {"d"}});
+  const Cluster cluster =
+      whose_messages_take_time(byte_per_ns(3, CommunicationMode::kParallel).spec());
+  const Schedule right = simulate(CostModel(graph, cluster), placed).schedule;
+  const auto slot = [&](const char* name) { return right.slots[op_named(graph, name)]; };
+  CHECK(first_fault(graph, cluster, right) == "");
+  CHECK(slot("a").end == Time(5 + 2 + 2));
+  CHECK(slot("b").start == Time(9 + 4));
+  CHECK(slot("b").end == Time(9 + 4 + 3 + 4));
+  CHECK(slot("c").end == Time(9 + 1));
+  CHECK(slot("d").end == Time(9 + 3 + 3 + 1));
+  CHECK(slot("e").end == Time(20 + 1));
+
+  Schedule wrong = right;
+  wrong.slots[op_named(graph, "d")].end = Time(9 + 3 + 1);
+  CHECK(first_fault(graph, cluster, wrong) == "operator 'd' on 'gpu:2' takes 4 ns, not 1 ns");
+  CHECK(first_fault(graph, byte_per_ns(3, CommunicationMode::kParallel), right) ==
+        "operator 'a' on 'gpu:0' takes 5 ns, not 9 ns");
+}
+
 struct Counts {
   std::size_t compared = 0, longer = 0;
 };
@@ -115,21 +152,23 @@ void compare(const OpGraph& graph, const Cluster& cluster, const PlacedGraph& pl
   ++counts.compared;
   ClusterSpec spec = cluster.spec();
   spec.sends = Sends::kFree;
+  spec.message_time.reset();
   const Cluster free(std::move(spec));
   if (simulate(CostModel(graph, free), placed).schedule.makespan < trace.schedule.makespan)
     ++counts.longer;
 }
 
-TEST_CASE("sends that block: random placements replay as the naive way, keep the rules") {
-  Counts counts;
+using Change = Cluster (*)(ClusterSpec);
+
+void compare_random(std::uint64_t salt, Change changed, Counts& counts) {
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     CAPTURE(seed);
-    Random random(seed ^ 0xb10c);
+    Random random(seed ^ salt);
     const OpGraph graph = random_dag(seed, varied_limits(random));
     ClusterSpec spec = varied_cluster(seed, random).spec();
     if (random.chance(0.2))
       spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6))};
-    const Cluster cluster = whose_sends_block(std::move(spec));
+    const Cluster cluster = changed(std::move(spec));
     const std::optional<Placement> placement = random_placement(CostModel(graph, cluster), random);
     if (!placement.has_value()) continue;
     PlacedGraph placed{*placement, std::nullopt};
@@ -139,6 +178,18 @@ TEST_CASE("sends that block: random placements replay as the naive way, keep the
     compare(graph, cluster, placed, none ? ExecutionOrder::kNone : ExecutionOrder::kPlanned,
             counts);
   }
+}
+
+TEST_CASE("sends that block: random placements replay as the naive way, keep the rules") {
+  Counts counts;
+  compare_random(0xb10c, whose_sends_block, counts);
+  CHECK(counts.compared > 1500);
+  CHECK(counts.longer > 400);
+}
+
+TEST_CASE("messages that take time: random placements replay as the naive way, keep the rules") {
+  Counts counts;
+  compare_random(0x5e4d, whose_messages_take_time, counts);
   CHECK(counts.compared > 1500);
   CHECK(counts.longer > 400);
 }
@@ -193,13 +244,14 @@ TEST_CASE("sends that block: 300 random pipelines replay as the naive way, to th
   CHECK(counts.longer > 150);
 }
 
-TEST_CASE("sends that block: what auto plans replays as the naive way, and beats no bound") {
+TEST_CASE("sends that take time: what auto plans replays as the naive way, and beats no bound") {
   std::size_t planned = 0, sent = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0xb10c2);
     const OpGraph graph = random_dag(seed, varied_limits(random));
-    const Cluster cluster = whose_sends_block(varied_cluster(seed, random).spec());
+    const Change changed = seed % 2 == 0 ? whose_messages_take_time : whose_sends_block;
+    const Cluster cluster = changed(varied_cluster(seed, random).spec());
     const CostModel costs(graph, cluster);
     PlanRequest request;
     request.budget = 0.005;
@@ -214,8 +266,8 @@ TEST_CASE("sends that block: what auto plans replays as the naive way, and beats
     ++planned;
     sent += plan->schedule.transfers.size();
   }
-  CHECK(planned > 20);
-  CHECK(sent > 60);
+  CHECK(planned > 30);
+  CHECK(sent > 90);
 }
 
 }  // namespace

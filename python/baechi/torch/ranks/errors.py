@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors as ranks tell each other of them, and what they say where they do not agree."""
+"""What ranks compare, what they say where it differs, and how they tell each other of errors."""
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from baechi._core import InputError
 from baechi.pipeline import DoesNotFit
+from baechi.torch.capture.loss import tensors_in
+from baechi.torch.where.homes import plain_parts
 
 
 class RankError(RuntimeError):
@@ -20,6 +25,25 @@ class RankError(RuntimeError):
 def digest(text: str) -> str:
     """Return what tells texts apart."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sum_of(tensor: torch.Tensor) -> int:
+    """Return a check sum of all bits of a tensor, which come to the host for it."""
+    found = 0
+    for part in plain_parts(tensor.detach()):
+        if part.numel() and not part.is_meta and part.layout is torch.strided:
+            plain = part.cpu().resolve_conj().resolve_neg().contiguous()
+            found = zlib.crc32(plain.view(-1).view(torch.uint8).numpy(), found)
+    return found
+
+
+def facts_of(value: Any, *, with_values: bool = True) -> str:
+    """Return shapes and types of nested tensors, and the sum of each."""
+    return ", ".join(
+        f"{tuple(t.shape)} of {t.dtype}".replace("torch.", "")
+        + (f" with sum {sum_of(t):x}" if with_values else "")
+        for t in tensors_in(value)
+    )
 
 
 def one_line(error: BaseException) -> str:

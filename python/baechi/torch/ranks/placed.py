@@ -107,16 +107,13 @@ class RankPlaced(RankStates):
 
     def restore(self) -> Any:
         """Refuse: other ranks have the rest of the weights."""
-        raise InputError(
-            "restore: the model is placed over ranks, and this one has a part of its weights: "
-            "build the model again"
-        )
+        raise InputError("restore: the model is placed over ranks: build it again")
 
     def verify(self, *_: Any, **__: Any) -> Any:
         """Refuse: no rank can run the model alone."""
         raise InputError(
-            "verify compares with one device, and over ranks each has a part of the weights: "
-            "verify the plan in one process, by place(..., plan=placed.plan, ranks=False)"
+            "verify: no rank can run the model alone: verify the plan in one process, by "
+            "place(..., plan=placed.plan, ranks=False)"
         )
 
     def __repr__(self) -> str:

@@ -3,22 +3,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import json
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from baechi import __version__
-from baechi._core import Graph, InputError, Plan
-from baechi.torch.devices import accelerators, store_of, usable
+from baechi._core import Cluster, Graph, InputError, Plan
+from baechi.torch.devices import device_of_process, store_of
 from baechi.torch.planned_step import PlannedStep, cluster_for, costs_on, planned, steps_of
-from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.errors import digest, facts_of, sum_of
 from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
 from baechi.torch.ranks.replicas import Replicas
-from baechi.torch.ranks.values import facts_of, sum_of
+from baechi.torch.ranks.transport import message_time
 from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
 from baechi.torch.weights.made import make_weights
@@ -70,8 +69,7 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
     if asked.devices is not None and len(asked.devices) != count:
         raise InputError(f"devices: {len(asked.devices)} given for {count} processes: one for each")
     own = own_rank()
-    given = None if asked.devices is None else asked.devices[own]
-    processes = Processes(_own_device(given, cluster.devices[own].kind))
+    processes = Processes(device_of_process(asked.devices, cluster.devices[own].kind, own))
     if store is not None and processes.traced.type == "cpu":
         raise InputError(
             "cluster: it has a host, which keeps what accelerators fetch, and ranks have "
@@ -80,30 +78,13 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
     return processes
 
 
-def _own_device(given: Any, kind: str) -> torch.device:
-    """Return the physical device of this process."""
-    if given is not None:
-        return usable(given)
-    there = accelerators()
-    if kind == "cpu" or not there:
-        return torch.device("cpu")
-    if len(there) == 1:
-        return there[0]
-    number = int(os.environ.get("LOCAL_RANK", own_rank()))  # among the processes of its host
-    if number < len(there):
-        return there[number]
-    raise InputError(
-        f"this process has number {number} on its host, which has {len(there)} accelerators: start "
-        "as many processes, or name with devices= where each is to be"
-    )
-
-
 def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
     """Have rank 0 plan; return the model with this rank's part."""
     with processes.agreeing("place this model") as facts:
         facts.update(_facts(asked, processes))
     if asked.costs == "measure":
-        asked = replace(asked, costs=_measured(asked, processes))
+        costs = _measured(asked, processes)
+        asked = replace(asked, costs=costs, cluster=_with_messages(asked, processes))
     found: PlannedStep | None = None
     with processes.agreeing("plan this step"), processes.tracing():
         if processes.rank == 0:
@@ -125,7 +106,11 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         values = {n: sum_of(t) for n, t in kept if n in own}
     if replicas.count > 1:
         processes.divide(replicas)
-        _check_alike(processes, values)
+        sums = processes.gathered(values)
+        for rank, part in enumerate(replicas.part):
+            if other := next((n for n, v in sums[part].items() if sums[rank][n] != v), None):
+                said = f"weights: ranks {part} and {rank} have other values of {other!r}"
+                raise InputError(said)
     return RankPlaced(found, asked, processes)
 
 
@@ -144,12 +129,14 @@ def _measured(asked: Request, processes: Processes) -> Any:
     return found
 
 
-def _check_alike(processes: Processes, values: Mapping[str, int]) -> None:
-    """Raise InputError on all ranks unless those with the same weights begin with the same."""
-    found = processes.gathered(values)
-    for rank, part in enumerate(processes.replicas.part):
-        if other := next((n for n, known in found[part].items() if found[rank][n] != known), None):
-            raise InputError(f"weights: ranks {part} and {rank} have other values of {other!r}")
+def _with_messages(asked: Request, processes: Processes) -> Any:
+    """Return the cluster, with what a message takes its ends unless it says so."""
+    cluster = cluster_for(asked)
+    if asked.plan is not None or store_of(cluster) is not None or cluster.sends != "free":
+        return asked.cluster
+    send, receive = message_time(processes)
+    sends = {"send": round(send * 1e9), "receive": round(receive * 1e9)}
+    return Cluster.from_json(json.dumps({**json.loads(cluster.to_json()), "sends": sends}))
 
 
 def _texts_of(plan: Plan) -> tuple[str, str, int]:

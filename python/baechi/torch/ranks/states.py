@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.torch.placed import Placed
-from baechi.torch.ranks.errors import digest
+from baechi.torch.ranks.errors import digest, sum_of
 from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.values import sum_of
 from baechi.torch.ranks.weights import Guard, RankWeights
 from baechi.torch.weights import checkpoint, named_state, sources
-
-_SENT_ALONE = 1  # elements of a tensor that is no longer told with others
+from baechi.torch.where.moving import map_tensors
 
 
 class RankStates(Placed):
@@ -38,19 +38,22 @@ class RankStates(Placed):
         """Return the state of the whole model, on the host of every rank."""
         with self.processes.agreeing("gather the state of the model"):
             state, owners = self._guard.state_of(self.model), self._weights.owners
-            checkpoint.check_is_plain(state, "state_dict")
         known: dict[int, Any] = {}
         for name, value in state.items():
             if id(value) not in known:
-                is_there = name in owners
-                known[id(value)] = self._from(owners[name], value.detach()) if is_there else value
+                known[id(value)] = self._from(owners[name], value) if name in owners else value
         return {name: known[id(value)] for name, value in state.items()}
 
     def _from(self, owner: int, value: torch.Tensor) -> torch.Tensor:
         """Return a tensor of another rank, or of this one, on the host."""
+        if is_traceable_wrapper_subclass(value):
+            like = value.detach().to("cpu")
+            names, about = like.__tensor_flatten__()
+            parts = {name: self._from(owner, getattr(like, name)) for name in names}
+            return type(like).__tensor_unflatten__(parts, about, like.shape, like.stride())
         here = owner == self.processes.rank
         host = torch.empty(value.shape, dtype=value.dtype)
-        return self.processes.have(host.copy_(value) if here else host, owner)
+        return self.processes.have(host.copy_(value.detach()) if here else host, owner)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of the whole model; every rank takes its own."""
@@ -60,26 +63,13 @@ class RankStates(Placed):
         """Return the state of an optimizer by names, on the host of every rank."""
         with self.processes.agreeing("gather the state of an optimizer") as facts:
             mine = named_state.named_state(self.model, optimizer, self._is_told)
-            facts["groups of parameters"] = _digest(mine["param_groups"])
+            facts["groups of parameters"] = digest(repr(mine["param_groups"]))
 
-        def told(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            small = value.numel() <= _SENT_ALONE
-            return value.detach().cpu() if small else torch.empty_like(value, device="meta")
-
-        named = mine["state"].items()
-        small = {name: {key: told(v) for key, v in kept.items()} for name, kept in named}
-        found: dict[str, dict[str, Any]] = {}
-        for rank, each in enumerate(self.processes.gathered(small)):
-            for name, kept in each.items():
-                own = mine["state"].get(name, kept)
-                found[name] = {
-                    key: self._from(rank, own[key].detach())
-                    if isinstance(value, torch.Tensor) and value.is_meta
-                    else value
-                    for key, value in kept.items()
-                }
+        shown = map_tensors(lambda t: torch.empty_like(t, device="meta"), mine["state"])
+        found: dict[str, Any] = {}
+        for rank, each in enumerate(self.processes.gathered(shown)):
+            own = mine["state"] if rank == self.processes.rank else each
+            found |= map_tensors(functools.partial(self._from, rank), own)
         return {"state": found, "param_groups": mine["param_groups"]}
 
     def load_optimizer_state_dict(
@@ -89,7 +79,7 @@ class RankStates(Placed):
         with self.processes.agreeing("load the state of an optimizer") as facts:
             named = named_state.checked_state(self.model, optimizer, state)
             names = {name: sorted(kept) for name, kept in named["state"].items()}
-            facts["state of the optimizer"] = _digest((names, named["param_groups"]))
+            facts["state of the optimizer"] = digest(repr((names, named["param_groups"])))
         named_state.load_named(self.model, optimizer, named, self._is_here)
 
     def save(
@@ -103,7 +93,7 @@ class RankStates(Placed):
             checkpoint.check_can_be_written(path, state)
             if optimizer is not None:
                 kept = named_state.named_state(self.model, optimizer, self._is_told)
-                facts["groups of parameters"] = _digest(kept["param_groups"])
+                facts["groups of parameters"] = digest(repr(kept["param_groups"]))
         with self.processes.agreeing("save a checkpoint"):
             if self.processes.rank == 0:
                 checkpoint.write_beside(path, self.plan, {"processes": self.processes.count})
@@ -118,20 +108,17 @@ class RankStates(Placed):
         with self.processes.agreeing("load these weights") as facts:
             found = sources.source_of(source)
             names = sources.matched(found, wanted)
-            facts["names and shapes of what is loaded"] = _digest(found.shapes)
+            facts["names and shapes of what is loaded"] = digest(repr(found.shapes))
             if isinstance(source, Mapping):
-                facts["values of the state"] = _digest({n: sum_of(t) for n, t in source.items()})
+                sums = {name: sum_of(tensor) for name, tensor in source.items()}
+                facts["values of the state"] = digest(repr(sums))
             values = found.read(dict.fromkeys(names[name] for name in own))
             if optimizer is not None:
                 state = found.optimizer_state(own)
                 kept = named_state.checked_state(self.model, optimizer, state)
-                facts["groups of parameters"] = _digest(kept["param_groups"])
+                facts["groups of parameters"] = digest(repr(kept["param_groups"]))
         with torch.no_grad():
             for name in own:
                 wanted[name].copy_(values[names[name]])
         if kept is not None and optimizer is not None:
             named_state.load_named(self.model, optimizer, kept, self._is_here)
-
-
-def _digest(value: Any) -> str:
-    return digest(repr(value))[:16]

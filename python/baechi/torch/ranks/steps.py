@@ -20,12 +20,11 @@ from baechi.torch.program import Parts, Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
 from baechi.torch.program.peaks import walk, whole
 from baechi.torch.program.reductions import with_reductions
-from baechi.torch.ranks.errors import RankError, digest
+from baechi.torch.ranks.errors import RankError, digest, facts_of
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import Buckets
 from baechi.torch.ranks.transport import Transport
-from baechi.torch.ranks.values import facts_of
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
@@ -91,7 +90,8 @@ class RankSteps(Steps):
         with processes.agreeing("run this step") as facts:
             facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
             facts["values of the batch"] = facts_of((inputs, targets))
-            facts["autocast"] = str(_autocast(processes.traced))
+            on = [k for k in ("cpu", processes.traced.type) if torch.is_autocast_enabled(k)]
+            facts["autocast"] = str([(kind, torch.get_autocast_dtype(kind)) for kind in on])
             scale = scale_of(scaler, processes.device)
             facts["scale"] = str(scale)
             with self.weights.shaped(), processes.tracing():
@@ -139,7 +139,7 @@ class RankSteps(Steps):
         for weight, gradient in self._sums.values():
             super()._give(weight, gradient)
         if finite and not all(each[1] for each in found):
-            self._be_infinite([w for w in self.weights.own.values() if w.grad is not None])
+            self._be_infinite()
         joint = groups[0][0].joint
         like = joint.results[groups[0][0].loss].meta["val"]
         self._share_buffers(groups)
@@ -153,17 +153,15 @@ class RankSteps(Steps):
         parts = [part for part in (weight.grad, new) if part is not None]
         return not parts or bool(functools.reduce(torch.add, parts).isfinite().all())
 
-    def _be_infinite(self, own: list[torch.Tensor]) -> None:
+    def _be_infinite(self) -> None:
         """Have this rank's scaler find an infinity, as that of another rank does."""
-        for weight in own:
-            if weight.grad.numel():
-                weight.grad[(0,) * weight.grad.dim()] = float("inf")
+        for weight in self.weights.own.values():
+            if weight.grad is not None and weight.grad.numel():
+                weight.grad.fill_(float("inf"))
                 return
         trained = [weight for weight, _ in self.weights.away.values() if weight.requires_grad]
         for weight in sorted(trained, key=torch.Tensor.numel)[:1]:  # of a rank without weights
-            weight.grad = torch.full_like(
-                weight, float("inf"), memory_format=torch.contiguous_format
-            )
+            weight.grad = torch.full(weight.shape, float("inf")).to(weight)
 
     def _share_buffers(self, groups: list[Any]) -> None:
         """Have all replicas go on with the buffers of the first."""
@@ -322,12 +320,6 @@ class RankProgram:
         values.clear()
         found: list[Any] = self.run(own)
         return found
-
-
-def _autocast(device: torch.device) -> list[tuple[str, str]]:
-    kinds = {"cpu", device.type}
-    on = [kind for kind in sorted(kinds) if torch.is_autocast_enabled(kind)]
-    return [(kind, str(torch.get_autocast_dtype(kind))) for kind in on]
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ have the strides that they had, so that all ranks trace the same.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -92,7 +93,10 @@ class RankWeights:
                 one[kind] = torch.empty((), dtype=kind, device=device).fill_(_nothing(kind))
             nothing = one[kind].expand(tensor.shape)
             if tensor.is_meta:
-                _exchange(tensor, nothing)
+                made = nothing.detach()
+                if isinstance(tensor, nn.Parameter):
+                    made = nn.Parameter(made, tensor.requires_grad)
+                torch.utils.swap_tensors(tensor, made)
             tensor.data = nothing
             self._traced.append((tensor, dense))
 
@@ -126,34 +130,23 @@ def _nothing(kind: torch.dtype) -> Any:
     return True if kind is torch.bool else torch.iinfo(kind).min
 
 
-def _exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
-    if isinstance(tensor, nn.Parameter):
-        made = nn.Parameter(made, requires_grad=tensor.requires_grad)
-    torch.utils.swap_tensors(tensor, made)
-
-
 class Guard:
     """Refuses to read or load the state of a model of which this rank has a part."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._is_open = False
-        name = type(model).__name__
-
-        def refusing(call: str, what: str) -> Any:
-            def refuse(*_: Any) -> None:
-                if not self._is_open:
-                    raise InputError(
-                        f"{name} is placed over ranks, and this one has a part of its weights: "
-                        f"placed.{call}, on every rank, {what}"
-                    )
-
-            return refuse
-
+        self._is_open, self._name = False, type(model).__name__
+        read = functools.partial(self._refuse, "state_dict(), on every rank, gathers all of them")
+        said = "load_state_dict(state), on every rank, loads each where it is"
         for module in model.modules():
-            read = refusing("state_dict()", "gathers all of them")
             module.register_state_dict_pre_hook(read)
-            load = refusing("load_state_dict(state)", "loads each where it is")
-            module.register_load_state_dict_pre_hook(load)
+            module.register_load_state_dict_pre_hook(functools.partial(self._refuse, said))
+
+    def _refuse(self, what: str, *_: Any) -> None:
+        if not self._is_open:
+            raise InputError(
+                f"{self._name} is placed over ranks, and this one has a part of its weights: "
+                f"placed.{what}"
+            )
 
     def state_of(self, model: nn.Module) -> dict[str, Any]:
         """Return the state of the model, with its own tensors."""

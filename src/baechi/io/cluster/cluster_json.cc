@@ -111,6 +111,16 @@ HostTime read_host_time(JsonReader& json) {
   return host;
 }
 
+MessageTime read_message_time(JsonReader& json) {
+  static constexpr std::array<std::string_view, 2> kNames{"send", "receive"};
+  MessageTime message;
+  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
+    (field == 0 ? message.send : message.receive) = read_time(json);
+  });
+  json.require_fields(kNames, seen, 2);
+  return message;
+}
+
 void write_device(JsonWriter& json, const Device& device) {
   json.begin_object(JsonWriter::Layout::kInline);
   json.field("name", device.name);
@@ -188,7 +198,10 @@ ClusterSpec read_cluster_object(JsonReader& json, bool standalone) {
         spec.host_time = read_host_time(json);
         break;
       case kSends:
-        spec.sends = read_sends(json);
+        if (json.peek() == JsonReader::Type::kObject)
+          spec.message_time = read_message_time(json);
+        else
+          spec.sends = read_sends(json);
         break;
       case kFormat:
         read_format(json, "baechi-cluster");
@@ -222,7 +235,15 @@ void write_cluster_object(JsonWriter& json, const ClusterSpec& spec, bool standa
   }
   if (!spec.name.empty()) json.field("name", spec.name);
   json.field("communication", communication_name(spec.communication));
-  if (spec.sends != Sends::kFree) json.field("sends", sends_name(spec.sends));
+  if (spec.message_time.has_value()) {
+    json.key("sends");
+    json.begin_object(JsonWriter::Layout::kInline);
+    json.field("send", exact_text(spec.message_time->send));
+    json.field("receive", exact_text(spec.message_time->receive));
+    json.end_object();
+  } else if (spec.sends != Sends::kFree) {
+    json.field("sends", sends_name(spec.sends));
+  }
   if (spec.host_time.has_value()) {
     json.key("host_time");
     json.begin_object(JsonWriter::Layout::kInline);

@@ -292,7 +292,19 @@ Sends parse_sends(std::string_view text) {
     if (sends_name(sends) == text) return sends;
   throw InputError(
       "sends '" + printable(text, 60) + "'",
-      "expected free or blocking" + did_you_mean(printable(text, 60), {"free", "blocking"}));
+      "expected free or blocking, or what a message takes its ends, such as 100us,150us" +
+          did_you_mean(printable(text, 60), {"free", "blocking"}));
+}
+
+MessageTime parse_message_time(std::string_view text) try {
+  std::string_view rest = text;
+  MessageTime message;
+  message.send = parse_time(trim(take_until(rest, ',')));
+  message.receive = parse_time(trim(rest));
+  return message;
+} catch (const InputError& error) {
+  throw InputError("sends '" + printable(text, 60) + "'",
+                   std::string(error.what()) + " (expected SEND,RECEIVE such as 100us,150us)");
 }
 
 HostTime parse_host_time(std::string_view text) try {
@@ -336,7 +348,12 @@ ClusterSpec changed(ClusterSpec spec, const ClusterArgument& argument) {
   if (argument.link.has_value()) spec.links = {parse_link(*argument.link)};
   if (argument.communication.has_value())
     spec.communication = parse_communication(*argument.communication);
-  if (argument.sends.has_value()) spec.sends = parse_sends(*argument.sends);
+  if (argument.sends.has_value()) {
+    const bool timed = argument.sends->find(',') != std::string::npos;
+    spec.sends = timed ? Sends::kFree : parse_sends(*argument.sends);
+    spec.message_time.reset();
+    if (timed) spec.message_time = parse_message_time(*argument.sends);
+  }
   if (argument.host_time.has_value()) spec.host_time = parse_host_time(*argument.host_time);
   return spec;
 }

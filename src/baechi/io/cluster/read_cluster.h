@@ -21,7 +21,7 @@ struct ClusterArgument {
   std::optional<std::string> link;              // "50us,6GB/s": replaces every link rule
   std::optional<std::string> communication;     // "parallel", "sequential" or "duplex"
   std::optional<std::string> host_time = {};    // "2us,10us"
-  std::optional<std::string> sends = {};        // "free" or "blocking"
+  std::optional<std::string> sends = {};        // "free", "blocking" or "100us,150us"
   std::optional<std::string> host_memory = {};  // "256GiB": one more device of kind host
 };
 
@@ -40,6 +40,8 @@ LinkRule parse_link(std::string_view text);
 std::vector<std::string> link_names();
 CommunicationMode parse_communication(std::string_view text);
 Sends parse_sends(std::string_view text);
+// "SEND,RECEIVE", such as "100us,150us".
+MessageTime parse_message_time(std::string_view text);
 // "CALL,SEND", such as "2us,10us", or one time for both.
 HostTime parse_host_time(std::string_view text);
 

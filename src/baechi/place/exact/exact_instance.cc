@@ -183,7 +183,7 @@ bool totals_fit(const CostModel& costs) {
 std::optional<Instance> tabulate(const CostModel& costs, std::span<const OpId> order) {
   if (costs.graph().num_ops() > kMostOps || costs.cluster().num_devices() > kMostDevices ||
       !totals_fit(costs) || costs.cluster().host_time().has_value() ||
-      costs.cluster().sends_block())
+      costs.cluster().sends_block() || costs.cluster().message_time().has_value())
     return std::nullopt;
   Instance in;
   in.costs = &costs;

@@ -34,9 +34,10 @@ LocalSearch::LocalSearch(const CostModel& costs, const Units& units, const Place
       simulator_(costs),
       random_(options.seed),
       history_(options.history) {
-  // With a host time, or behind an operator that sends, a block may stand still inside.
+  // With a host time, or behind an operator that sends, a block may stand still inside. Where
+  // messages take time, so do operators on another device than those beside them.
   if (order_ != ExecutionOrder::kNone && !costs.cluster().host_time().has_value() &&
-      !costs.cluster().sends_block()) {
+      !costs.cluster().sends_block() && !costs.cluster().message_time().has_value()) {
     blocks_.emplace(costs);
     ceiling_.emplace(costs, blocks_->edges());
   }

@@ -61,7 +61,8 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
     refuse("plans with fetches are compared by their steps alone: leave out robust");
   if (cluster.host_time().has_value())
     refuse("it is not planned with a host time yet: leave that out");
-  if (cluster.sends_block()) refuse("it is not planned with blocking sends yet: leave those out");
+  if (cluster.sends_block() || cluster.message_time().has_value())
+    refuse("it is not planned with blocking sends yet, nor what messages take: leave those out");
 }
 
 std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& cluster) {
