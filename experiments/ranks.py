@@ -94,9 +94,9 @@ def with_long(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def first() -> str:
-    """Say whether others wait for these processes: as under `chrt --fifo 50`, or by niceness."""
+    """Say whether other programs wait for these processes."""
     if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
-        return "which wait for these processes"
+        return "they wait for these processes, as under `chrt --fifo 50`"
     return f"niceness {os.nice(0)}"
 
 
@@ -164,7 +164,7 @@ def run() -> Page:
         "Placements over processes",
         f"Measured with {PROCESSES} processes (or 2) on one machine, linked by gloo over loopback; "
         "medians of 5 steps. A layer mostly waits, so few cores can stand for four devices. "
-        f"Other programs share those cores (load {load:.1f} at the start, {first()}).",
+        f"Other programs share those cores (load {load:.1f} at the start; {first()}).",
         "b",
         [steps, plans, talk, memory],
     )

@@ -516,6 +516,7 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     before = sim.memory_allocated(0)  # of earlier cases
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch, devices=None, **options)
+    assert (placed.plan.cluster.sends == "free") == (options.get("costs") != "measure")
     here = placed.planned.names[placed.rank]
     if (kind := placed.runs_on[here]) != "sim:0":
         assert (kind, placed.rank) == ("cpu", 0)
