@@ -39,7 +39,7 @@ EXPERIMENTS = {
     ),
     "ranks": Experiment(
         "placements over processes beside their plans and torch.distributed.pipelining",
-        2,
+        5,
         ("torch",),
     ),
     "protocol": Experiment("Table 7: the communication protocol", 9, ("torch",)),
