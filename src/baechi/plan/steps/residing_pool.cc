@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <optional>
 
 #include "baechi/graph/residency.h"
 
@@ -73,19 +75,30 @@ void ResidingPool::sort() {
                            [](const auto& variant) { return variant->search->best()->rating(); });
 }
 
+// No device runs any operator faster than the fastest for it, nor by less than its own factor slower.
 void ResidingPool::leave_out_longer_than(Time step) {
   const auto least = [](const SearchedVariant& variant) {
     const CostModel& costs = *variant.costs;
     const DeviceId store = store_of(costs.cluster());
-    double at_once = 0;
-    for (const DeviceId device : costs.cluster().devices()) {
-      double all = 0;
-      for (const OpId op : costs.graph().ops())
-        if (!is_update(*variant.step, op))
-          all += static_cast<double>(costs.compute_time(op, device).value_or(Time(0)).count());
-      if (device != store && all > 0) at_once += 1 / all;
+    constexpr double kNever = std::numeric_limits<double>::infinity();
+    IdVector<DeviceId, double> factor(costs.cluster().num_devices(), kNever);
+    IdVector<DeviceId, double> takes(factor.size());
+    double all = 0, at_once = 0;
+    for (const OpId op : costs.graph().ops()) {
+      if (is_update(*variant.step, op)) continue;
+      for (const DeviceId device : takes.keys()) {
+        const std::optional<Time> time = costs.compute_time(op, device);
+        takes[device] =
+            device == store || !time.has_value() ? kNever : static_cast<double>(time->count());
+      }
+      const double fastest = *std::ranges::min_element(takes);
+      if (fastest == 0 || fastest == kNever) continue;
+      all += fastest;
+      for (const DeviceId device : takes.keys())
+        factor[device] = std::min(factor[device], takes[device] / fastest);
     }
-    return at_once > 0 ? 1 / at_once : 0;
+    for (const double slower : factor) at_once += 1 / slower;
+    return at_once > 0 ? all / at_once : 0;
   };
   std::erase_if(variants, [&](const auto& variant) {
     return least(*variant) > static_cast<double>(step.count());

@@ -261,6 +261,31 @@ TEST_CASE("residency: second runs that keep devices busy for longer than a step 
   CHECK(pool.variants[1]->again.size() == 1);
 }
 
+// One device takes 10 ns for each operator that the other takes 90 for: 30 ns in all, 40 with one again.
+TEST_CASE("residency: no step is left out that devices which differ by operator may run in time") {
+  OpGraphBuilder builder("unlike");
+  std::vector<OpId> ops;
+  for (std::size_t i = 0; i < 6; ++i) {
+    ops.push_back(builder.add_operator({.name = "f" + std::to_string(i), .backward = i > 2}));
+    builder.set_time(ops[i], "gpu", Time(i % 2 == 0 ? 10 : 90));
+    builder.set_time(ops[i], "npu", Time(i % 2 == 0 ? 90 : 10));
+    builder.add_output(ops[i], Bytes(1));
+    if (i > 0) builder.connect(*builder.output(ops[i - 1], 0), ops[i]);
+  }
+  const OpGraph graph = std::move(builder).build();
+  ClusterSpec spec = two_and_host(Bytes(100)).spec();
+  spec.devices[1].kind = "npu";
+  const Cluster cluster(spec);
+  ResidingPool pool;
+  SearchedVariant& variant = *pool.variants.emplace_back(std::make_unique<SearchedVariant>());
+  variant.step = std::make_unique<Unrolled>(unroll(recomputing(graph, {}), 1));
+  variant.costs = std::make_unique<CostModel>(variant.step->graph, cluster);
+  pool.leave_out_longer_than(Time(30));
+  CHECK(pool.variants.size() == 1);
+  pool.leave_out_longer_than(Time(29));
+  CHECK(pool.variants.empty());
+}
+
 TEST_CASE("residency: a host beside devices makes no pipeline longer") {
   const OpGraph graph = light_layers(6, Bytes(1), true);
   const auto step = [&](const Cluster& cluster) {
