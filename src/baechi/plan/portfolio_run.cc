@@ -116,7 +116,8 @@ void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& opt
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
   Attempt optimized = attempt(problem(), placer, options);
-  if (!placer.optimizable || shrunk_ == nullptr || request_.paper)
+  const bool was_as_given = optimized.placed.has_value() && !optimized.optimized;
+  if (!placer.optimizable || shrunk_ == nullptr || request_.paper || was_as_given)
     return keep(std::move(optimized));
   // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
   // one that fits has to be worth its part of the budget.

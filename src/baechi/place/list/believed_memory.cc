@@ -33,6 +33,7 @@ BelievedMemory::BelievedMemory(const CostModel& costs, MemoryPolicy policy, doub
         headroom * static_cast<double>(costs.cluster()[device].capacity.count()))));
   temporary_.resize(num_devices);
   frees_.resize(num_devices);
+  frees_of_.resize(num_devices);
   groups_.resize(graph.num_groups());
   outputs_.resize(graph.num_ops());
   for (const OpId op : graph.ops()) {
@@ -107,6 +108,7 @@ void BelievedMemory::advance(DeviceId device, Time now) {
     used_[device] -= frees.top().bytes;
     frees.pop();
     ++num_frees_;
+    ++frees_of_[device];
   }
 }
 

@@ -47,8 +47,9 @@ class BelievedMemory {
 
   // The next moment at which some device gets memory back.
   std::optional<Time> next_free() const;
-  // Grows whenever some device has got memory back.
+  // Grows whenever some device, or this one, has got memory back.
   std::uint64_t num_frees() const { return num_frees_; }
+  std::uint64_t num_frees(DeviceId device) const { return frees_of_[device]; }
 
  private:
   struct Free {
@@ -75,6 +76,7 @@ class BelievedMemory {
   IdVector<DeviceId, Bytes> temporary_;  // kReserve: the largest of what is placed
   IdVector<DeviceId, Frees> frees_;
   std::uint64_t num_frees_ = 0;
+  IdVector<DeviceId, std::uint64_t> frees_of_;
 };
 
 }  // namespace baechi

@@ -32,6 +32,8 @@ PairQueue::PairQueue(ClusterState& state, const AllowedDevices& allowed, const P
       ready_(state.costs().graph().num_ops()),
       group_followed_(state.costs().graph().num_groups()),
       dropped_(state.costs().graph().num_ops(), state.num_devices()),
+      frees_seen_(state.num_devices()),
+      unseen_(state.costs().graph().num_ops()),
       parent_stamp_(state.num_devices()) {
   BAECHI_ASSERT(state.costs().graph().num_ops() < std::size_t{1} << 31, "no bit left for a tag");
   for (std::vector<DeviceId>& devices : interchangeable_devices(state.costs()))
@@ -440,18 +442,28 @@ void PairQueue::reopen(OpId op) {
   }
   if (some_left) return;
   dropped_.strand(op);
-  look_at_stranded_ = true;
+  unseen_[op] = true;
+  any_unseen_ = true;
 }
 
-// Operators without a device get those back that have room now.
+// Operators without a device get those back that have room now. Room comes with what is freed: a copy
+// that arrives takes what the operators that read it then need less.
 void PairQueue::revive() {
-  for (const DeviceId device : lanes_.keys()) state_.advance_memory(device, now_);
-  if (!look_at_stranded_ && frees_seen_ == state_.memory().num_frees()) return;
-  look_at_stranded_ = false;
-  frees_seen_ = state_.memory().num_frees();
+  freed_.clear();
+  for (const DeviceId device : lanes_.keys()) {
+    state_.advance_memory(device, now_);
+    const std::uint64_t frees = state_.memory().num_frees(device);
+    if (std::exchange(frees_seen_[device], frees) != frees) freed_.push_back(device);
+  }
+  if (!any_unseen_ && freed_.empty()) return;
+  any_unseen_ = false;
+  const auto all = lanes_.keys();
+  const std::vector<DeviceId> everywhere(all.begin(), all.end());
   const std::vector<OpId> stranded = dropped_.stranded();
   for (const OpId op : stranded) {
-    for (const DeviceId device : lanes_.keys()) {
+    const std::vector<DeviceId>& devices = unseen_[op] ? everywhere : freed_;
+    unseen_[op] = false;
+    for (const DeviceId device : devices) {
       if (!state_.may_go(op, device) || state_.overrun(op, device) > Bytes(0)) continue;
       state_.delay(op, now_);
       dropped_.erase(op, device);

@@ -158,8 +158,10 @@ class PairQueue {
   IdVector<GroupId, bool> group_followed_;
   DroppedPairs dropped_;
   Time now_;  // the latest start that was handed out
-  std::uint64_t frees_seen_ = 0;
-  bool look_at_stranded_ = false;
+  IdVector<DeviceId, std::uint64_t> frees_seen_;
+  std::vector<DeviceId> freed_;  // since the last look
+  IdVector<OpId, bool> unseen_;  // stranded since then
+  bool any_unseen_ = false;
 
   IdVector<DeviceId, std::uint32_t> parent_stamp_;
   std::uint32_t stamp_ = 0;
