@@ -20,7 +20,7 @@ from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import measured
-from baechi.torch.costs.roofline import estimated, with_host
+from baechi.torch.costs.roofline import estimated
 from baechi.torch.devices import (
     chosen_devices,
     store_of,
@@ -60,8 +60,8 @@ class PlannedStep:
     @property
     def device_of_key(self) -> dict[str, str]:
         """The device of every call, by key."""
-        device_of, operators = self.plan.device_of, self.graph.operator_of
-        found = {key: device_in(device_of, op) for key, op in operators.items()}
+        device_of = self.plan.device_of
+        found = {key: device_in(device_of, key) for key in self.graph.keys}
         return {key: device for key, device in found.items() if device is not None}
 
     @property
@@ -73,7 +73,7 @@ class PlannedStep:
     def again(self) -> list[str]:
         """The calls that run again in the backward, by key."""
         twice = {operator for operator, _ in self.plan.recomputed}
-        return [key for key, operator in self.graph.operator_of.items() if operator in twice]
+        return [key for key in self.graph.keys if key in twice]
 
     @property
     def away(self) -> Away:
@@ -95,15 +95,14 @@ class PlannedStep:
         """
         starts = dict(zip(self.plan.graph.names, self.plan.starts, strict=True))
         found = {}
-        operators = self.graph.operator_of
-        twice = {f"{key}@{AGAIN}": f"{operators[key]}@{AGAIN}" for key in self.again}
-        once = {f"{k}:{end}": f"{op}:{end}" for k, op in operators.items() for end in (SUM, WRITE)}
-        for key, operator in (operators | twice | once).items():
-            if operator in starts:
-                found[key] = [starts[operator]]
-            elif f"{operator}@0" in starts:
-                parts = range(self.plan.micro_batches)
-                found[key] = [starts[f"{operator}@{m}"] for m in parts]
+        keys = self.graph.keys
+        twice = [f"{key}@{AGAIN}" for key in self.again]
+        once = [f"{key}:{end}" for key in keys for end in (SUM, WRITE)]
+        for key in (*keys, *twice, *once):
+            if key in starts:
+                found[key] = [starts[key]]
+            elif f"{key}@0" in starts:
+                found[key] = [starts[f"{key}@{m}"] for m in range(self.plan.micro_batches)]
         return found
 
 
@@ -242,18 +241,16 @@ def costs_for(
 ) -> Costs:
     """Return what each call takes on each kind of device."""
     if isinstance(asked.costs, Costs):
-        costs = asked.costs
-    elif asked.costs == "estimate":
-        costs = estimated(step.keys, cluster)
-    elif not devices:
+        return asked.costs
+    if asked.costs == "estimate":
+        return estimated(step.keys, cluster)
+    if not devices:
         raise InputError("costs: to measure them, name where: devices=['cuda:0', ...]")
-    else:
-        real: dict[str, torch.device] = {}
-        for device, where in zip(cluster.devices, devices, strict=True):
-            real.setdefault(device.kind, where)
-        real.pop(STORE, None)
-        costs = measured(step.keys, real)
-    return costs if store_of(cluster) is None else with_host(costs)
+    real: dict[str, torch.device] = {}
+    for device, where in zip(cluster.devices, devices, strict=True):
+        real.setdefault(device.kind, where)
+    real.pop(STORE, None)
+    return measured(step.keys, real)
 
 
 def costs_on(device: torch.device, kind: str, steps: Iterable[Step]) -> Costs:

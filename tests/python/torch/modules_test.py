@@ -39,7 +39,7 @@ def test_the_calls_of_a_module_and_their_backward_are_one_operator(twice: StepGr
     assert set(modules.module_of) == set(twice.graph.names)
     middle = {name for name, module in modules.module_of.items() if module == "middle#0"}
     assert {"middle.weight", "middle.bias", "middle:addmm:0", "update:middle.weight"} <= middle
-    assert {name for name in twice.operator_of if name.startswith("middle:")} <= middle
+    assert {name for name in twice.keys if name.startswith("middle:")} <= middle
     calls = [twice.graph[name] for name in middle]
     assert modules.graph["middle#0"].times["gpu"] == sum(c.times.get("gpu", 0) for c in calls)
     assert any(call.backward for call in calls)

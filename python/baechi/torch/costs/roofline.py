@@ -12,7 +12,7 @@ from torch import fx
 from torch.utils import flop_counter
 
 from baechi._core import Cluster, roofline_time
-from baechi.presets import STORE, presets_of
+from baechi.presets import presets_of
 from baechi.torch.capture.keys import name_of
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.costs.costs import FEW, MANY, Costs
@@ -72,15 +72,6 @@ def estimated(calls: Iterable[fx.Node], kinds: Mapping[str, str] | Cluster) -> C
     for kind, preset in presets.items():
         costs.set_moving(kind, *_moving(preset))
     return costs
-
-
-def with_host(costs: Costs) -> Costs:
-    """Return costs that know what updates take on a host."""
-    found, host = Costs(costs.source, runs=costs.runs), Costs("")
-    host.set_moving(STORE, *_moving("cpu"))
-    found.add(costs)
-    found.add(host)
-    return found
 
 
 def _moving(preset: str) -> list[int]:

@@ -13,13 +13,13 @@ a pipeline (GPT-2 of eight layers, four micro-batches, four devices: 3.1 times o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
-from baechi._core import Cluster, Graph, GraphBuilder, InputError
+from baechi._core import Cluster, Graph, GraphBuilder
 from baechi.presets import STORE
 from baechi.torch.capture.checkpoints import AGAIN
 from baechi.torch.capture.keys import (
@@ -39,7 +39,6 @@ from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
 
-GRANULARITIES = ("call", "module")
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
 
 
@@ -48,9 +47,8 @@ class StepGraph:
     """The graph of a step, and what its operators are."""
 
     graph: Graph
-    operator_of: dict[str, str]  # the operator of every call, by its key
-    updates: dict[str, dict[str, int]] = field(default_factory=dict)  # nanoseconds by kind
-    place_of: dict[tuple[str, int], int] = field(default_factory=dict)  # of a port, in the result
+    keys: list[str]  # of every call, which are the names of its operators
+    place_of: dict[tuple[str, int], int]  # of a port, in the result
 
 
 def graph_of(
@@ -73,7 +71,7 @@ def graph_of(
         costs: Of its calls, on devices of all kinds.
         kinds: Of the devices, or the cluster.
         optimizer: One of OPTIMIZERS, a class, or the optimizer itself.
-        granularity: "module": all calls of a module share a device.
+        granularity: "call", or "module": all calls of a module share a device.
         held: The gradients of the step before are there from the beginning.
         micro_batches: Of a step, each of which adds its gradients to those that are there.
         calls: Forward and backward are two calls: nothing of the backward begins before its own,
@@ -82,55 +80,48 @@ def graph_of(
         last_apart: What follows the calls of the last micro-batch is in operators of its own.
 
     """
-    if granularity not in GRANULARITIES:
-        raise InputError(f"granularity: {granularity!r} is not one of {', '.join(GRANULARITIES)}")
-    first, alone = None, False
-    if isinstance(kinds, Cluster):
-        computing = [d.name for d in kinds.devices if d.kind != STORE]
-        first, alone = computing[0], len(computing) == 1
-        kinds = sorted({device.kind for device in kinds.devices})
-    updates = updates_of(optimizer if step.is_training else None)
     if granularity == "module":
         together = {key: f"module:{step.path_of(node)}" for node, key in step.keys.items()}
     return _Assembly(
         step,
         costs,
         kinds,
-        updates,
+        updates_of(optimizer if step.is_training else None),
         together or {},
-        held,
-        micro_batches,
-        calls,
-        first,
-        last_apart,
-        alone,
+        held=held,
+        micro_batches=micro_batches,
+        calls=calls,
+        last_apart=last_apart,
     ).build()
 
 
 class _Assembly:
-    """The graph while it is put together."""
+    """The graph while it is put together; arguments are those of `graph_of`."""
 
     def __init__(
         self,
         step: Step,
         costs: Costs,
-        kinds: Collection[str],
+        kinds: Collection[str] | Cluster,
         updates: Updates,
         together: Mapping[str, str],
+        *,
         held: bool,
         micro_batches: int,
         calls: bool,
-        first: str | None,
         last_apart: bool,
-        alone: bool,
     ) -> None:
-        self._first = first
+        self._first, alone = None, False
+        if isinstance(kinds, Cluster):
+            computing = [d.name for d in kinds.devices if d.kind != STORE]
+            self._first, alone = computing[0], len(computing) == 1
+            kinds = sorted({device.kind for device in kinds.devices})
         self._step, self._costs = step, costs
         self._kinds = [kind for kind in kinds if kind != STORE]  # which run calls
-        self._updated_by = list(kinds)
+        self._has_store = STORE in kinds
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
-        self._last_apart = last_apart and micro_batches > 1 and STORE not in kinds
+        self._last_apart = last_apart and micro_batches > 1 and not self._has_store
         self._builder = GraphBuilder("step")
         self._keys = set(step.keys.values())
         self._inputs = dict(zip(step.placeholders(), step.inputs, strict=True))
@@ -150,7 +141,6 @@ class _Assembly:
         self._behind = _behind(step, self._written)
         self._reached_by = _reached_by(step) if alone else {}
         self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
-        self._found: dict[str, dict[str, int]] = {}
 
     def build(self) -> StepGraph:
         for node, one in self._inputs.items():
@@ -169,8 +159,7 @@ class _Assembly:
         self._add_updates()
         graph = self._builder.build()
         places = {(self._name[n], port): place for (n, place), port in self._port.items()}
-        keys = {key: key for key in self._step.keys.values()}
-        return StepGraph(graph, keys, self._found, places)
+        return StepGraph(graph, list(self._step.keys.values()), places)
 
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
@@ -180,7 +169,7 @@ class _Assembly:
 
     def _add_batch(self, node: fx.Node, name: str) -> None:
         """Add a tensor of the batch, which the caller holds: it is never away."""
-        if self._first is None or STORE not in self._updated_by:
+        if self._first is None or not self._has_store:
             self._add_input(node, name)
             return
         size, first = _bytes(node.meta["val"]) * self._parts, self._first
@@ -317,7 +306,7 @@ class _Assembly:
         Where gradients of the step before are held, the sum beside them stands for these, unless
         weights are away: theirs are added up on the device, and only the sum joins them.
         """
-        if self._parts == 1 or (self._held and STORE not in self._updated_by):
+        if self._parts == 1 or (self._held and not self._has_store):
             return 0
         made = [g for g in self._gradients.values() if source_of(g)[0] is node]
         return sum(_bytes(g.meta["val"]) for g in made)
@@ -367,8 +356,6 @@ class _Assembly:
             backward=True,
             per_step=True,
         )
-        moved = self._updates.traffic(value)
-        self._found[UPDATE + weight] = {k: self._costs.moving(moved, k) for k in self._updated_by}
 
 
 def _group_of(weight: str) -> str:

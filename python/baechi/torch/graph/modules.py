@@ -91,7 +91,7 @@ def graph_of_modules(step: StepGraph, nodes: int | None = None) -> ModuleGraph:
 
     """
     graph = step.graph
-    path_of = {op: key.rsplit(":", 2)[0] for key, op in step.operator_of.items()}
+    path_of = {key: key.rsplit(":", 2)[0] for key in step.keys}
     forward = [n for n in graph.names if n in path_of and not graph[n].backward]
     paths = [path_of[name] for name in forward]
     joined = dict(zip(paths, paths, strict=True))

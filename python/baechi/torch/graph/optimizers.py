@@ -54,13 +54,6 @@ class Updates:
         """Return the bytes that are kept beside a weight from step to step."""
         return sum(self.kept(weight))
 
-    def traffic(self, weight: torch.Tensor) -> int:
-        """Return the bytes that an update reads and writes; none: nothing updates."""
-        if self.name == "none":
-            return 0
-        own = int(weight.numel()) * weight.element_size()
-        return 3 * own + 2 * self.state(weight)
-
     def temporary(self, weight: torch.Tensor) -> int:
         """Return the bytes that an update holds while it runs: the step that it takes."""
         return int(weight.numel()) * weight.element_size() if self.state(weight) else 0

@@ -94,7 +94,7 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
         plan = Plan.from_json(plan_text, Graph.from_json(graph_text))
         by_plan = replace(asked, plan=plan, cluster="auto", micro_batches=count, costs="estimate")
         found = planned(by_plan, here=processes.traced)
-        facts["calls of the step"] = digest("\n".join(found.graph.operator_of))
+        facts["calls of the step"] = digest("\n".join(found.graph.keys))
         facts["plan"] = digest(str(sorted(found.starts.items())))
         replicas = Replicas.of(plan)
         part = replicas.part[processes.rank]
