@@ -18,7 +18,7 @@ from baechi.torch.planned_step import planned, uncompiled
 from baechi.torch.ranks.placing import place_over_ranks, processes_for
 from baechi.torch.request import Request
 from baechi.torch.search import Search, search_of
-from baechi.torch.weights.made import make_weights
+from baechi.torch.weights.sources import make_weights
 
 if TYPE_CHECKING:
     from baechi.pipeline import ClusterLike

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,16 +35,7 @@ class Verification:
         return f"{self.compared} tensors agree; the largest difference is {self.largest:.1e}"
 
 
-@dataclass
-class _Trail:
-    """What a step made, by name, in the order in which it was made."""
-
-    values: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    def add(self, name: str, value: Any) -> None:
-        for i, tensor in enumerate(tensors_in(value)):
-            if tensor.is_floating_point() or tensor.is_complex():
-                self.values[f"{name}[{i}]"] = tensor.detach().to("cpu", copy=True)
+_Trail = dict[str, torch.Tensor]  # what a step made, by name, in the order in which it was made
 
 
 def verified(
@@ -87,11 +78,17 @@ def _run(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
 
 def _trail(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
     trail, handles = _Trail(), []
+
+    def add(name: str, value: Any) -> None:
+        for i, tensor in enumerate(tensors_in(value)):
+            if tensor.is_floating_point() or tensor.is_complex():
+                trail[f"{name}[{i}]"] = tensor.detach().to("cpu", copy=True)
+
     for path, module in model.named_modules():
         if watch and path:
 
             def told(_: Any, __: Any, output: Any, path: str = path) -> None:
-                trail.add(path, output)
+                add(path, output)
 
             handles.append(module.register_forward_hook(told))
     held = {name: p.grad for name, p in model.named_parameters()}
@@ -99,12 +96,12 @@ def _trail(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
     try:
         args, kwargs = call_arguments(inputs)
         output = model(*args, **kwargs)
-        trail.add("the output", output)
+        add("the output", output)
         result = own_loss(output) if loss is None else loss(output)
         result.backward()
-        trail.add("the loss", result)
+        add("the loss", result)
         for name, parameter in model.named_parameters():
-            trail.add(f"the gradient of {name}", parameter.grad)
+            add(f"the gradient of {name}", parameter.grad)
     finally:
         for handle in handles:
             handle.remove()
@@ -115,10 +112,10 @@ def _trail(model: nn.Module, inputs: Any, loss: Any, *, watch: bool) -> _Trail:
 
 
 def _compared(expected: _Trail, found: _Trail, tolerance: float | None) -> Verification:
-    both = [name for name in expected.values if name in found.values]
+    both = [name for name in expected if name in found]
     largest = 0.0
     for name in both:
-        a, b = expected.values[name], found.values[name]
+        a, b = expected[name], found[name]
         if a.shape != b.shape:
             return Verification(len(both), f"{name} is of shape {list(b.shape)}", 1.0)
         if not a.numel():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bank's runner notices what it is there for, and says what became of a model."""
+"""The bank's runner says what became of a model; its models train as on one device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ pytest.importorskip("torch")
 pytest.importorskip("baechi.torch.sim")
 
 import torch
+from baechi.torch.where.moving import map_tensors
+from places import machine, placed
 
 from experiments import bank, bank_row
 from models.bank import ENTRIES, FAMILIES
@@ -75,3 +77,25 @@ def test_a_model_goes_through_the_trials_of_compiled_regions(
     monkeypatch.setattr(bank_row.Compiled, "trials", bank_row.COMPILED[1:2])
     subject = bank_row.Compiled(ENTRIES["own-backward"], 1)
     assert [found["result"] for found in bank_row.trials(subject)] == ["ok"]
+
+
+# What ends in an error of PyTorch's, and why.
+REFUSED = {
+    "heat-equation": "Cannot access storage of TensorWrapper",  # torch.func over several devices
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.repeats
+@pytest.mark.parametrize("name", [entry.name for entry in ENTRIES.values() if not entry.needs])
+def test_a_model_trains_as_on_one_device_with_every_call_and_weight_drawn(name: str) -> None:
+    subject = bank_row.Subject(ENTRIES[name], 1)
+    model = subject.built()
+    with machine(seed=5) as devices, placed(model, devices, 5):
+        batches = [map_tensors(lambda t: t.to("sim:0"), batch) for batch in subject.batches]
+        if name in REFUSED:
+            with pytest.raises((RuntimeError, NotImplementedError), match=REFUSED[name]):
+                subject.trained(model, batches, None)
+            return
+        found = subject.trained(model, batches, None)
+    assert bank_row.difference(subject.truth[None], found) == ""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives and functions of torch.func in a forward."""
+"""Functions of torch.func, derivatives in a forward, and functions that no function mode sees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,13 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from places import trains_the_same
+from places import (
+    doubles,
+    machine,
+    of_the_bank_trains_the_same,
+    placed_at_random,
+    trains_the_same,
+)
 from torch import nn
 
 
@@ -66,7 +73,7 @@ class Mapping(nn.Module):
 @pytest.mark.parametrize("how", [rows, pairs, closed, changed, pulled_back])
 def test_functions_of_torch_func(how: Any) -> None:
     torch.manual_seed(3)
-    trains_the_same(Mapping(how).double(), torch.randn(4, 8).double())
+    trains_the_same(Mapping(how).double(), doubles((4, 8)))
 
 
 @pytest.mark.parametrize("how", [gradient, jacobians])
@@ -74,7 +81,7 @@ def test_derivatives_by_torch_func_over_several_devices_end_in_an_error(how: Any
     """It is PyTorch's: its backward cannot say to an allocator who reads what stands for others."""
     torch.manual_seed(3)
     with pytest.raises(NotImplementedError, match="Cannot access storage of"):
-        trains_the_same(Mapping(how).double(), torch.randn(4, 8).double())
+        trains_the_same(Mapping(how).double(), doubles((4, 8)))
 
 
 class Hypernetwork(nn.Module):
@@ -100,3 +107,109 @@ def test_weights_that_another_network_makes() -> None:
     torch.manual_seed(0)
     inputs = (torch.tensor(2), torch.randn(3, 4).double())
     trains_the_same(Hypernetwork().double(), inputs)
+
+
+class Adapted(nn.Module):
+    """MAML of first order: two inner steps on weights of its own, whose slopes are constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 12))
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        weights = dict(self.net.named_parameters())
+        for _ in range(2):
+            out = torch.func.functional_call(self.net, weights, (places,))
+            inner = (out - places).square().mean()
+            slopes = torch.autograd.grad(inner, list(weights.values()))
+            weights = {n: w - 0.1 * g for (n, w), g in zip(weights.items(), slopes, strict=True)}
+        return torch.func.functional_call(self.net, weights, (places,))
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
+@pytest.mark.parametrize("name", ["energy-forces", "hamiltonian", "maml"])
+def test_slopes_train_as_on_one_device(name: str, host: str) -> None:
+    of_the_bank_trains_the_same(name, host=host)
+
+
+@pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
+def test_slopes_of_first_order_train_as_on_one_device(host: str) -> None:
+    torch.manual_seed(5)
+    trains_the_same(Adapted().double(), torch.randn(48, 12).double(), host=host)
+
+
+class Converting(nn.Module):
+    """Makes numbers of another type with `type`, which only tells a tensor's type without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.arange(16, device=x.device).float()
+        for part in self.parts:
+            table = table.sin()
+            x = part(x * table.type(x.dtype)).type(x.dtype) + table.type(dtype=torch.float64)
+            assert x.type().endswith("DoubleTensor")
+        return x
+
+
+def test_conversions_with_type_run_where_they_are_planned() -> None:
+    torch.manual_seed(3)
+    trains_the_same(Converting().double(), torch.randn(8, 16).double())
+
+
+SEEN: list[bool] = []  # whether a kernel started on its argument's device
+
+
+def noted(x: torch.Tensor) -> torch.Tensor:
+    """Take note of the device that a kernel of Triton's, say, would start on."""
+    SEEN.append(x.device.index in (None, torch.accelerator.current_device_index()))
+    return x.clone()
+
+
+kernel: Any = torch.library.custom_op("baechi_tests::kernel", noted, mutates_args=())
+kernel.register_fake(torch.empty_like)
+kernel.register_autograd(lambda _, gradient: kernel(gradient))
+
+
+class Called(torch.autograd.Function):
+    """The same in a function with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return kernel(x)
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return kernel(gradients[0])
+
+
+class Norm(nn.Module):
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x * self.weight)
+
+
+@pytest.mark.parametrize("call", [kernel, lambda x: Called.apply(x)])
+def test_kernels_of_no_library_find_their_device_the_current_one(
+    call: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), Norm(call)) for _ in range(6)))
+    inputs = torch.randn(4, 8)
+    with machine():
+        placed = placed_at_random(model, inputs)
+        assert len(set(placed.plan.device_of.values())) == 3
+        torch.accelerator.set_device_index(2)
+        try:
+            SEEN.clear()
+            placed.model(inputs).sum().backward()
+            assert SEEN == [True] * 12
+            assert torch.accelerator.current_device_index() == 2
+        finally:
+            torch.accelerator.set_device_index(0)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from places import trains_the_same
+from places import doubles, trains_the_same
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("asynchronous_devices")
@@ -141,17 +141,15 @@ def test_lengths_that_a_device_counts() -> None:
     trains_the_same(Counted().double(), x, homes=("cpu",))
 
 
-@pytest.mark.parametrize("host", ["cpu", "to"])
-def test_what_was_sent_to_the_cpu_is_computed_there(host: str) -> None:
+@pytest.mark.parametrize(
+    ("build", "homes"),
+    [
+        (lambda: Ordered("cpu"), ("cpu", "sim:1")),
+        (lambda: Ordered("to"), ("cpu", "sim:1")),
+        (lambda: Ordered(""), ("cpu",)),  # it only knew the CPU, and looks at its tensors by NumPy
+        (Offloading, ("cpu", "sim:1")),  # gradients come back from there
+    ],
+)
+def test_what_was_sent_to_the_cpu_is_computed_there(build: Any, homes: tuple[str, ...]) -> None:
     torch.manual_seed(3)
-    trains_the_same(Ordered(host).double(), torch.randn(6, 8).double())
-
-
-def test_a_model_that_only_knew_the_cpu_may_look_at_its_tensors_by_numpy() -> None:
-    torch.manual_seed(3)
-    trains_the_same(Ordered("").double(), torch.randn(6, 8).double(), homes=("cpu",))
-
-
-def test_gradients_come_back_from_the_cpu() -> None:
-    torch.manual_seed(3)
-    trains_the_same(Offloading().double(), torch.randn(6, 8).double())
+    trains_the_same(build().double(), doubles((6, 8)), homes=homes)

@@ -22,6 +22,7 @@ from baechi.torch.program import parse
 from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
+from places import assert_alike
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -105,8 +106,7 @@ def assert_trains_alike(
     """Assert that a placed model has the losses and weights of another one on the CPU."""
     losses = list(trained(model, x, step))
     assert losses == pytest.approx(list(trained(alone, x.cpu())), abs=1e-12)
-    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
+    assert_alike(model, alone)
 
 
 def test_all_that_may_be_away_trains_as_on_one_device(sim: ModuleType) -> None:
@@ -333,8 +333,7 @@ def test_a_table_with_a_sparse_gradient_is_read_on_the_host(sim: ModuleType, sta
                 one(x + shift).backward()
             assert one.table.weight.grad.is_sparse
             optimizer.step()
-    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
+    assert_alike(model, alone)
 
 
 def test_a_copy_of_a_weight_that_forward_and_backward_read_is_fetched_once(sim: ModuleType) -> None:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that people train on one small card beside a host, with their real classes, made small."""
+"""Models beside a host: those that people train on one small card, and one that changes itself.
+
+The former have their real classes, made small.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +17,35 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from places import assert_alike
 from torch import nn
 
 # PyTorch 2.14.0 says once what it leaves out of a graph.
 pytestmark = pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 
 
-def trained(model: nn.Module) -> list[nn.Parameter]:
-    return [weight for weight in model.parameters() if weight.requires_grad]
-
-
-def assert_alike(model: nn.Module, alone: nn.Module) -> None:
-    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
+def trains_alike(
+    model: nn.Module,
+    alone: nn.Module,
+    placed_loss: Callable[[], torch.Tensor],
+    loss: Callable[[], torch.Tensor],
+) -> None:
+    """Train both for three steps; a loss without a gradient has run its backward."""
+    pairs = []
+    for one, run in ((model, placed_loss), (alone, loss)):
+        trained = [weight for weight in one.parameters() if weight.requires_grad]
+        pairs.append((torch.optim.AdamW(trained, lr=1e-3), run))
+    for _ in range(3):
+        found = []
+        for optimizer, run in pairs:
+            optimizer.zero_grad()
+            found.append(run())
+            if found[-1].requires_grad:
+                found[-1].backward()
+            optimizer.step()
+        # That of a step is of single precision.
+        assert found[0].item() == pytest.approx(found[1].item(), abs=1e-6)
+    assert_alike(model, alone)
 
 
 @pytest.mark.repeats
@@ -43,17 +63,12 @@ def test_all_of_a_llama_is_trained_in_a_sixth_of_its_memory(sim: ModuleType) -> 
     sim.configure(devices=1, memory=f"{memory * 11 // 10}B", poison=True)
     how: dict[str, Any] = {"micro_batches": 2, "optimizer": "adamw", "budget": "20ms"}
     placed = baechi.torch.place(model, batch, f"1x{memory}B+1xhost:64MiB", bounds=False, **how)
-    optimizer, other = (torch.optim.AdamW(trained(m), lr=1e-3) for m in (model, alone))
-    for _ in range(3):
-        optimizer.zero_grad()
-        other.zero_grad()
-        loss, expected = placed.step(batch), alone(**batch).loss
-        expected.backward()
-        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)  # is of single precision
-        optimizer.step()
-        other.step()
-    assert_alike(model, alone)
+    trains_alike(model, alone, lambda: placed.step(batch), lambda: alone(**batch).loss)
     assert not placed.left_out
+
+
+def of_first(outputs: tuple[torch.Tensor]) -> torch.Tensor:
+    return outputs[0].square().mean()
 
 
 @pytest.mark.repeats
@@ -75,17 +90,65 @@ def test_a_lora_of_a_flux_is_trained_in_less_than_its_weights(sim: ModuleType) -
     sim.configure(devices=1, memory=f"{memory * 11 // 10}B", poison=True)
     how: dict[str, Any] = {"loss": of_first, "optimizer": "adamw", "budget": "20ms"}
     placed = baechi.torch.place(model, batch, f"1x{memory}B+1xhost:64MiB", bounds=False, **how)
-    optimizer, other = (torch.optim.AdamW(trained(m), lr=1e-3) for m in (model, alone))
-    for _ in range(3):
-        optimizer.zero_grad()
-        other.zero_grad()
-        of_first(model(**batch)).backward()
-        of_first(alone(**batch)).backward()
-        optimizer.step()
-        other.step()
-    assert_alike(model, alone)
+    trains_alike(model, alone, lambda: of_first(model(**batch)), lambda: of_first(alone(**batch)))
     assert not placed.left_out
 
 
-def of_first(outputs: tuple[torch.Tensor]) -> torch.Tensor:
-    return outputs[0].square().mean()
+class Changing(nn.Module):
+    """A weight is changed by its own forward, but not yet in the call that is traced."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.change, self.calls = change, 0
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        weight, other = self.a.weight, self.b.weight
+        if self.calls > 2:
+            with torch.no_grad():
+                if self.change == "data":
+                    weight.data.mul_(0.9)
+                elif self.change == "itself":
+                    weight.mul_(0.9).lerp_(other, 0.1)
+                elif self.change == "views":
+                    weight[0].mul_(0.5)
+                    other.view(-1)[3:5].zero_()
+                elif self.change == "items":
+                    weight[1] = 0.25
+                    other[torch.tensor([0, 1], device=x.device)] *= 0.5
+                elif self.change == "lists":
+                    torch._foreach_mul_([weight, other], 0.95)
+                else:
+                    nn.init.constant_(self.a.bias, 0.3)
+                    torch.add(weight, other, out=weight)
+        found: torch.Tensor = self.b(self.a(x).tanh()) @ (weight.t() @ other)
+        return found.sin().sum()
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("change", ["data", "itself", "views", "items", "lists", "functions"])
+def test_a_weight_that_is_away_keeps_what_a_forward_does_to_it(
+    sim: ModuleType, change: str, eager: bool
+) -> None:
+    torch.manual_seed(3)
+    model, batches = Changing(change).double(), torch.randn(4, 4, 8, dtype=torch.double)
+    alone = copy.deepcopy(model)
+    with sim.configured(devices=1, memory="1GiB", asynchronous=False):
+        torch._dynamo.reset()
+        placed = baechi.torch.place(
+            model, batches[0], "1x1GiB+1xhost:1GiB", residency="all", budget="50ms", bounds=False
+        )
+        model.calls = 0
+        assert {w.device.type for w in model.parameters()} == {"cpu"}
+        stance = "force_eager" if eager else "default"
+        for one, device in ((model, "sim:0"), (alone, "cpu")):
+            optimizer = torch.optim.AdamW(one.parameters(), 1e-2)
+            for x in batches:
+                optimizer.zero_grad()
+                with torch.compiler.set_stance(stance):
+                    one(x.to(device)).backward()
+                optimizer.step()
+        placed.restore()
+    assert_alike(model, alone)

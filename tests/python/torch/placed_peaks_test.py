@@ -70,19 +70,22 @@ def test_peaks_of_steps_are_exact(sim: ModuleType, zero: bool) -> None:
     placed.restore()
 
 
+def of_a_call(build: Any, cluster: str, loss: Any = mean_square, **how: Any) -> Any:
+    """Place a model by a plan of its calls; return it, its peaks, and those of one call."""
+    left, model, x = allocated(), build(), torch.randn(ROWS, WIDTH, device="sim:0")
+    placed = baechi.torch.place(model, x, cluster, loss=loss, optimizer="sgd", **how)
+    found = measured(placed, lambda: loss(model(x)).backward(), zero=True, left=left)
+    peaks = placed.peaks
+    placed.restore()
+    return placed, peaks, found
+
+
 def test_peaks_of_calls_are_close(sim: ModuleType) -> None:
     sim.configure(devices=2, memory="1GiB")
-    left = allocated()
-    x = torch.randn(ROWS, WIDTH, device="sim:0")
-    model = Branches()
-    placed = baechi.torch.place(
-        model, x, "2x600KiB", loss=mean_square, optimizer="sgd", budget="0.3s"
-    )
+    placed, peaks, found = of_a_call(Branches, "2x600KiB", budget="0.3s")
     assert len({*placed.weight_devices.values()}) == 2
-    found = measured(placed, lambda: mean_square(model(x)).backward(), zero=True, left=left)
-    for name, size in placed.peaks.items():
+    for name, size in peaks.items():
         assert 0.97 * found[name] <= size <= 1.1 * found[name]
-    placed.restore()
 
 
 class InPlace(nn.Module):
@@ -100,20 +103,6 @@ class InPlace(nn.Module):
         return self.last(h)
 
 
-def test_peaks_of_a_call_with_changes_in_place_are_within_an_allocation(sim: ModuleType) -> None:
-    sim.configure(devices=2, memory="1GiB", asynchronous=False)
-    left = allocated()
-    x = torch.randn(ROWS, WIDTH, device="sim:0")
-    model = InPlace()
-    placed = baechi.torch.place(
-        model, x, "2x1GiB", loss=mean_square, optimizer="sgd", method="single"
-    )
-    assert not [k for k in placed.planned.step.keys.values() if k.startswith("(loss):copy")]
-    found = measured(placed, lambda: mean_square(model(x)).backward(), zero=True, left=left)
-    assert placed.peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)
-    placed.restore()
-
-
 class TwoHeads(nn.Module):
     """What the loss reads, with a peak in its backward, and beside it what nothing reads."""
 
@@ -126,17 +115,16 @@ class TwoHeads(nn.Module):
         return self.layers(x), self.side(x)
 
 
-def test_peaks_of_a_call_count_what_is_kept_for_outputs_that_nothing_reads(sim: ModuleType) -> None:
+def of_first(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return mean_square(outputs[0])
+
+
+@pytest.mark.parametrize(("build", "loss"), [(InPlace, mean_square), (TwoHeads, of_first)])
+def test_peaks_of_a_call_on_one_device_are_within_an_allocation(
+    sim: ModuleType, build: Any, loss: Any
+) -> None:
     sim.configure(devices=2, memory="1GiB", asynchronous=False)
-    left = allocated()
-    x = torch.randn(ROWS, WIDTH, device="sim:0")
-    model = TwoHeads()
-
-    def loss_of(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return mean_square(outputs[0])
-
-    placed = baechi.torch.place(model, x, "2x1GiB", loss=loss_of, optimizer="sgd", method="single")
-
-    found = measured(placed, lambda: loss_of(model(x)).backward(), zero=True, left=left)
-    assert placed.peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)
-    placed.restore()
+    placed, peaks, found = of_a_call(build, "2x1GiB", loss, method="single")
+    keys = placed.planned.step.keys.values()
+    assert not [key for key in keys if key.startswith("(loss):copy")]
+    assert peaks["gpu:0"] == pytest.approx(found["gpu:0"], abs=512)

@@ -258,30 +258,3 @@ def test_what_is_changed_in_place_before_the_backward_is_pytorchs_error(changed:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 output.sum().backward()
             placed.restore()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"cluster": "5x1GiB"}, "it has 5 accelerators and this machine 2"),
-        ({"devices": ["sim:0"]}, "1 given .* for a cluster of 2"),
-        ({"devices": ["sim:0", "sim:0"]}, "sim:0 is given for several"),
-        ({"costs": "guess"}, "costs: expected 'estimate'"),
-        ({"loss": 3}, "loss: expected a function"),
-        ({"targets": rows(1)}, "give loss="),
-        ({"micro_batches": 3}, "3 does not divide the 4 samples"),
-        ({"recompute": "some"}, "recompute is one of auto, all, none"),
-        ({"search": "fast"}, "search: expected a baechi.torch.Search"),
-        ({"budgte": "1s"}, "budgte"),
-        ({"optimizer": "sdg"}, "sdg"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_what_cannot_be_right_is_refused_in_one_line(arguments: dict[str, Any], said: str) -> None:
-    model = Branches()
-    with sim.configured(devices=2, memory="1GiB", asynchronous=False):
-        given: dict[str, Any] = {"cluster": "2x1GiB", **arguments}
-        with pytest.raises(baechi.InputError, match=said) as caught:
-            place(model, rows(1).float(), **given)
-        assert "\n" not in str(caught.value).strip()
-        assert model(rows(1).float()).shape == (4, 3)  # as before, unplaced

@@ -33,6 +33,10 @@ def rows(seed: int, count: int = 4) -> torch.Tensor:
     return torch.randn(count, WIDTH, generator=generator, dtype=torch.double)
 
 
+def doubles(*shapes: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(*shape).double() for shape in shapes)
+
+
 class Branches(nn.Module):
     """Two branches that meet; a normalisation that keeps averages."""
 
@@ -144,6 +148,12 @@ def same(
         elif not torch.equal(a, b):
             return f"{name} differs"
     return ""
+
+
+def assert_alike(model: nn.Module, alone: nn.Module) -> None:
+    """Assert that a placed model has the weights of another one on the CPU."""
+    for (name, one), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-12, msg=name)
 
 
 def compared(

@@ -17,9 +17,8 @@ pytest.importorskip("torch")
 
 import step_models as models
 import torch
-from baechi.torch.capture.cache import KEPT, captured
+from baechi.torch.capture.cache import KEPT, captured, read, written
 from baechi.torch.capture.identity import identity_of
-from baechi.torch.capture.stored import read, written
 from baechi.torch.capture.trace import capture
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.graph.graph import graph_of

@@ -16,7 +16,7 @@ from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture
 from baechi.torch.program import Calls, Parts, Roles, calls_of, in_parts, lower, walk
 from baechi.torch.run import executor
-from baechi.torch.run.second_runs import run_again
+from baechi.torch.run.joint import run_again
 from random_graphs import RACE, measured_peaks, own_memory, same
 from torch import Tensor, nn
 

@@ -30,7 +30,7 @@ from baechi._core import InputError
 from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
-from baechi.torch.capture.loss import LossOf
+from baechi.torch.capture.loss import LossOf, OutputOf
 from baechi.torch.capture.recorder import record
 from baechi.torch.capture.shapes import Copies, Shapes, lent
 from baechi.torch.private import (
@@ -168,7 +168,7 @@ def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
     with lent(whole, shapes):
         given = shapes.of_all(example)
         traced = _traced(whole, given, shapes)
-        if isinstance(whole, LossOf):
+        if not isinstance(whole, OutputOf):
             _check_loss(*traced.found)
         with shapes.mode:
             graph = exported(traced, given)
@@ -198,7 +198,7 @@ class _Traced(nn.Module):
             setattr(self, name, child)
         self.found = (found,)  # no child, which would have the weights twice
         found.graph.set_codegen(fx.graph.CodeGen())  # it is given and gives a flat list
-        self._is_training = isinstance(whole, LossOf)
+        self._is_training = not isinstance(whole, OutputOf)
         weights = {**dict(self.named_buffers()), **dict(self.named_parameters())}
         names = {id(tensor): name for name, tensor in weights.items()}
         places = {id(leaf): place for place, leaf in enumerate(pytree.tree_leaves(given))}

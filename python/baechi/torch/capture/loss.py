@@ -66,20 +66,16 @@ class LossOf(nn.Module):
         with self.mode:
             return self.of(self.model(*args, **kwargs), targets)
 
-    def of(self, output: Any, targets: Any) -> torch.Tensor:
+    def of(self, output: Any, targets: Any) -> Any:
         """Return the loss of an output."""
         if self.loss is None:
             return own_loss(output)
         return self.loss(output) if targets is None else self.loss(output, targets)
 
 
-class OutputOf(nn.Module):
+class OutputOf(LossOf):
     """A model whose output is wanted, not a step: its tensors alone."""
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:  # noqa: ARG002
+    def of(self, output: Any, targets: Any) -> Any:  # noqa: ARG002
         """Return the output's tensors."""
-        return list(tensors_in(self.model(*args, **kwargs)))
+        return list(tensors_in(output))

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi._core import InputError
 from baechi.torch.capture.keys import NOTE
-from baechi.torch.capture.loss import LossOf, tensors_in
+from baechi.torch.capture.loss import OutputOf, tensors_in
 from baechi.torch.private import FakeTensorMode, descriptors
 
 
@@ -165,7 +165,7 @@ def record(whole: nn.Module, given: tuple[Any, ...]) -> fx.GraphModule:
     with modules.watched(), recording:
         output = whole(*given)
     results: list[tuple[Any, Any]] = []
-    if isinstance(whole, LossOf):
+    if not isinstance(whole, OutputOf):
         results += _backward(output, weights, recording, modules)
     else:
         results += [(t, descriptors.PlainAOTOutput(i)) for i, t in enumerate(output)]

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,10 +13,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi._core import InputError
 from baechi.brief_errors import briefly
-from baechi.torch.capture.beside import bytes_beside
 from baechi.torch.capture.checkpoints import AGAIN, backward_of, calls_again, twins_of
 from baechi.torch.capture.joint import CONSTANT, Joint, joint_of
 from baechi.torch.capture.keys import keys_of
@@ -49,7 +52,7 @@ def capture(
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     trained = any(p.requires_grad for p in model.parameters())
     is_training = model.training and torch.is_grad_enabled() and trained
-    whole = LossOf(model, loss) if is_training else OutputOf(model)
+    whole = LossOf(model, loss) if is_training else OutputOf(model, None)
     whole.training = model.training  # modules in it stay as they are
     example = (*call_arguments(example_inputs), targets)
     place = device_of(model) if device is None else torch.device(device)
@@ -58,8 +61,7 @@ def capture(
             joint = joint_of(whole, example, place)
     finally:  # dynamo keeps what it traced
         del whole.model
-        if isinstance(whole, LossOf):
-            whole.loss = None
+        whole.loss = None
     return _step(model, joint, _places(example), is_training)
 
 
@@ -195,3 +197,41 @@ def _tied(model: nn.Module) -> dict[str, str]:
             if first.setdefault(id(tensor), name) != name:
                 tied[name] = first[id(tensor)]
     return tied
+
+
+class _Tensors(pickle.Pickler):
+    """Finds the tensors that an object refers to, whatever it is made of; modules are not its."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO())
+        self.found: list[torch.Tensor] = []
+
+    def persistent_id(self, value: Any) -> str | None:
+        """Let tensors and modules stand for themselves."""
+        if isinstance(value, torch.Tensor):
+            self.found.append(value)
+            return "tensor"
+        return "module" if isinstance(value, nn.Module) else None
+
+
+def bytes_beside(weight: torch.Tensor | None) -> int:
+    """Return what moves with a weight beside its own memory: nothing, unless its class says how.
+
+    That is what its class keeps in attributes, as scales are.
+    """
+    if weight is None or type(weight).to is torch.Tensor.to:
+        return 0
+    tensors = _Tensors()
+    with contextlib.suppress(Exception):  # what has no copy may refuse it as it likes
+        tensors.dump(vars(weight))
+    sizes: dict[int, int] = {}  # views of one memory count once
+    for tensor in tensors.found:
+        memory = _memory(tensor)
+        sizes[memory] = max(sizes.get(memory, 0), tensor.nbytes)
+    sizes.pop(_memory(weight), None)
+    return sum(sizes.values())
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    has_one = tensor.layout == torch.strided and not is_traceable_wrapper_subclass(tensor)
+    return (tensor.untyped_storage().data_ptr() if has_one else 0) or id(tensor)

@@ -19,8 +19,6 @@ from typing import Any
 from torch import fx
 
 from baechi.torch.program.calls import Call, Calls, calls_of
-from baechi.torch.program.fetching import Fetch, Fetching
-from baechi.torch.program.frees import with_frees
 from baechi.torch.program.instructions import (
     HOST,
     Instruction,
@@ -31,9 +29,16 @@ from baechi.torch.program.instructions import (
     reads_of,
     slots_in,
 )
-from baechi.torch.program.ordered import Ordered
-from baechi.torch.program.programs import Program
-from baechi.torch.program.travels import Travel, Travels, Where, place_name
+from baechi.torch.program.programs import Program, with_frees
+from baechi.torch.program.travels import (
+    Fetch,
+    Fetching,
+    Ordered,
+    Travel,
+    Travels,
+    Where,
+    place_name,
+)
 
 
 def lower(

@@ -1,18 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Travels: which tensors go from device to device, and behind which call each is asked for."""
+"""Travels: which tensors go from device to device, and behind which call each is asked for.
+
+A store, beyond the paper, is a device that runs no call of the plan. What is away lies there: it
+was put, or it is a weight whose home it is.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from baechi.torch.program.calls import Call
-from baechi.torch.program.fetching import Fetch, Fetching
+from baechi.torch.program.calls import Call, Calls
 from baechi.torch.program.instructions import HOST, Slot, reads_of, slots_in
-from baechi.torch.program.ordered import Ordered
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """One copy that a device gets from the store, for one reader or several.
+
+    It is asked for right ``behind`` a call; None: at once, or, if it is ``late``, right before the
+    first reader.
+    """
+
+    moment: int  # in the plan
+    behind: Hashable | None = None
+    late: bool = False
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class PutEnd:
+    """When a put has ended, and what is put is on its device no more: behind a call.
+
+    Where the call is in no program, that is at the end.
+    """
+
+    moment: int
+    behind: Hashable | None
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """The fetches of a program, by the storage that is read and the call that reads it.
+
+    Reader None is the caller, who keeps a copy. What has its home on the store is fetched late for
+    readers that are not named, unless it is ``kept``: those have a copy already. ``puts`` say of
+    storages until when they are on their devices.
+    """
+
+    store: int | None = None
+    by_reader: Mapping[tuple[str, Hashable | None], Fetch] = field(default_factory=dict)
+    kept: frozenset[tuple[str, Hashable | None]] = frozenset()
+    puts: Mapping[str, PutEnd] = field(default_factory=dict)
+
+    def of(self, storage: str, home: int | None, device: int, reader: Hashable) -> Fetch | None:
+        """Return how a reader on a device gets what lies in a storage; None: as anywhere else."""
+        if self.store is None or device == self.store:
+            return None
+        found = self.by_reader.get((storage, reader))
+        if found is None and home == self.store and (storage, reader) not in self.kept:
+            return Fetch(_LAST, reader, late=True)
+        return found
+
+
+_LAST = 1 << 62
+
+
+class Ordered:
+    """Calls as `sequence`, each behind what it needs, without the lazy ones.
+
+    What an order leaves out comes when it is needed, or at the end.
+    """
+
+    def __init__(self, calls: Calls, order: Sequence[Hashable] | None) -> None:
+        self.calls = calls
+        self.maker = {slot.name: call for call in calls.calls for slot in call.run.outs}
+        made = [slot for call in calls.calls for slot in call.run.outs]
+        self.constants = dict(calls.constants)
+        self.root = {slot.name: slot for slot in (*calls.inputs, *self.constants, *made)}
+        self.behind: dict[str, frozenset[Hashable]] = {}
+        for call in calls.calls:
+            if call.lazy:
+                behind = frozenset().union(*(self.roots(s) for s in reads_of(call.run)))
+                self.behind.update((slot.name, behind) for slot in call.run.outs)
+        self.sequence = self.sorted(order)
+
+    def roots(self, slot: Slot) -> frozenset[Hashable]:
+        """Return the calls that have to run before a slot can be read."""
+        if slot.name in self.behind:
+            return self.behind[slot.name]
+        maker = self.maker.get(slot.name)
+        return frozenset() if maker is None else frozenset((maker.node,))
+
+    def sorted(self, order: Sequence[Hashable] | None) -> list[Call]:
+        """Return the calls but the lazy ones, each behind what it needs."""
+        real = {call.node: call for call in self.calls.calls if not call.lazy}
+        place = {node: i for i, node in enumerate(real)}
+        follow = defaultdict[Hashable, list[Hashable]](list)
+        for node, call in real.items():
+            follow[call.behind].append(node)
+        known = {*(order or ())} | {node for node, call in real.items() if call.behind is None}
+        wanted = list[Hashable]()
+        stack = [*reversed([*(order or ()), *(node for node in real if node in known)])]
+        while stack:
+            wanted.append(stack.pop())
+            stack += reversed([node for node in follow[wanted[-1]] if node not in known])
+        wanted = [node for node in (*wanted, *real) if node in real]
+        done: set[Hashable] = set()
+        result = []
+        for first in wanted:
+            stack = [first]
+            while stack:
+                node = stack[-1]
+                call = real[node]
+                needs = {n for slot in reads_of(call.run) for n in self.roots(slot)}
+                needs = {n for n in needs.union(call.after) if n in real and n not in done}
+                if node in done or not needs:
+                    stack.pop()
+                    if node not in done:
+                        done.add(node)
+                        result.append(call)
+                elif len(stack) > len(real):
+                    raise ValueError(f"{call.run.name}: needs its own result")
+                else:
+                    stack.extend(sorted(needs, key=lambda n: -place[n]))
+        return result
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from baechi.torch.ranks.replicas import Replicas
 from baechi.torch.ranks.transport import message_time
 from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
-from baechi.torch.weights.made import make_weights
+from baechi.torch.weights.sources import make_weights
 from baechi.torch.where.homes import named_tensors, plain_parts
 
 _ALONE = "ranks=False places the whole model in each process alone"

@@ -21,8 +21,8 @@ from torch import fx
 from baechi._core import Plan
 from baechi.torch.capture.keys import is_call, is_move, is_view
 from baechi.torch.program.calls import Calls
-from baechi.torch.program.fetching import Fetch, Fetching, PutEnd
 from baechi.torch.program.instructions import reads_of
+from baechi.torch.program.travels import Fetch, Fetching, PutEnd
 
 Tensor = tuple[str, int]  # a weight's name and 0, or a call's key and the place of its result
 KEY, TENSOR = "baechi_key", "baechi_tensor"  # in the meta of nodes, which partitions copy

@@ -57,11 +57,8 @@ class Executor:
         self._host = len(devices)
         self._numbers = list(_numbers_in(program))
         early = {id(run) for run in self._numbers}
-        self._places = [  # by number in C++
-            i
-            for i, one in enumerate(program.code)
-            if not isinstance(one, Free) and id(one) not in early
-        ]
+        self._code = [one for one in program.code if id(one) not in early]
+        self._counted = [one for one in self._code if not isinstance(one, Free)]  # as C++ does
         self._native: Any = None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -77,7 +74,7 @@ class Executor:
             place = self._library.failed_at()
             if place < 0:
                 raise
-            raise located(error, self.program.code[self._places[place]], self.devices) from error
+            raise located(error, self._counted[place], self.devices) from error
 
     def _computed(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the numbers that follow from those among the inputs."""
@@ -96,13 +93,11 @@ class Executor:
         ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
         made = self._library.Executor(ends, len(self._slots))
         lanes = self.program.lanes()
-        early = {id(run) for run in self._numbers}
-        for one in self.program.code:
+        for one in self._code:
             if isinstance(one, Free):
                 made.free([self._slots[slot.name] for slot in one.slots])
             elif isinstance(one, Run):
-                if id(one) not in early:
-                    self._add_call(made, one)
+                self._add_call(made, one)
             elif isinstance(one, Send):
                 ends = [self._index(slot.device) for slot in (one.source, one.out)]
                 copied = self._slots[one.source.name], self._slots[one.out.name]

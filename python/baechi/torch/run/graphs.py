@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from baechi.torch.capture.checkpoints import backward_of
 from baechi.torch.capture.keys import TANGENT, is_call, is_move, is_random, is_tangent
 from baechi.torch.private import keeps_graph
 from baechi.torch.program import Program
@@ -23,12 +24,51 @@ from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by, put_away
-from baechi.torch.run.partition import partition
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
-from baechi.torch.run.second_derivatives import differentiable
 from baechi.torch.run.undefined import reached, read_later, without
 from baechi.torch.where.mode import Aside
+
+
+def partition(joint: fx.GraphModule, returned: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return forward and backward of a marked joint graph.
+
+    What the forward gives behind what it returns, the backward reads in that order, and then
+    tangents.
+
+    Args:
+        joint: Its outputs are what the forward returns, then gradients.
+        returned: How many of them the forward returns.
+
+    """
+    graph = joint.graph
+    outputs = list(graph.output_node().args[0])
+    behind = backward_of(graph, returned)
+    read = [n for node in graph.nodes if node in behind for n in node.all_input_nodes]
+    read += [n for n in outputs[returned:] if isinstance(n, fx.Node)]
+    saved = dict.fromkeys(n for n in read if n not in behind and n.op != "get_attr")
+    forward, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        if node not in behind and node.op != "output":
+            copies[node] = forward.node_copy(node, copies.__getitem__)
+    forward.output([_made(n, copies) for n in (*outputs[:returned], *saved)])
+    backward, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in saved:
+        made[node] = backward.placeholder(node.name)
+        made[node].meta = dict(node.meta)
+    beginning = [n for n in graph.nodes if n.op == "get_attr"]
+    beginning += [n for n in graph.nodes if n.op == "placeholder" and n in behind]
+    for node in (*beginning, *(n for n in graph.nodes if n in behind)):
+        if node not in made:
+            made[node] = backward.node_copy(node, made.__getitem__)
+    backward.output([_made(n, made) for n in outputs[returned:]])
+    for half in (forward, backward):
+        half.eliminate_dead_code()
+    return fx.GraphModule(joint, forward), fx.GraphModule(joint, backward)
+
+
+def _made(value: Any, copies: dict[fx.Node, fx.Node]) -> Any:
+    return copies[value] if isinstance(value, fx.Node) else value
 
 
 @dataclass(frozen=True)
@@ -273,3 +313,30 @@ class Call(torch.autograd.Function):
                 tangents[place] = _laid_out(gradient, graph.layouts[place])
         with Aside():
             return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
+
+
+def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients that have derivatives: those of the graph run eagerly."""
+    if graph.runs_once:
+        raise RuntimeError(
+            "baechi: a second derivative is asked for of a forward that draws random numbers, "
+            "changes buffers or reads tensors that wrap others, which cannot run again for it: "
+            "call the model with a leaf that requires a gradient, or under "
+            "torch.compiler.set_stance('force_eager')"
+        )
+    args = kept.args
+    with torch.enable_grad():
+        outputs = graph.joint.source(*args)
+    flat = dict(zip(graph.order, outputs, strict=True))
+    found = zip(graph.outputs, gradients, strict=True)
+    pairs = [(flat[i], gradient) for i, gradient in found if gradient is not None]
+    wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+    found = torch.autograd.grad(
+        [o for o, _ in pairs],
+        wanted,
+        [g for _, g in pairs],
+        create_graph=True,
+        allow_unused=True,
+    )
+    by_id = {id(a): g for a, g in zip(wanted, found, strict=True)}
+    return [by_id.get(id(a)) if isinstance(a, torch.Tensor) else None for a in args]

@@ -26,9 +26,9 @@ from baechi.progress import remark
 from baechi.torch.capture.keys import is_random
 from baechi.torch.private import FakeTensorMode, standalone_compile
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot, Wait
-from baechi.torch.program.frees import with_frees
 from baechi.torch.program.instructions import Instruction, mapped, reads_of, slots_in
 from baechi.torch.program.peaks import whole
+from baechi.torch.program.programs import with_frees
 
 _LEAST = 2  # calls of a region; of fewer nothing can be fused
 _SMALL = 8  # calls: the end of a module is no end of so few

@@ -19,7 +19,6 @@ simulated, and what is not: docs/reference/torch_sim.md.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 from contextlib import AbstractContextManager
 from typing import Any
@@ -37,14 +36,15 @@ from torch.accelerator import (
     synchronize,
 )
 
-from baechi.torch.sim._library import MAX_DEVICES, library
 from baechi.torch.sim.settings import (
+    MAX_DEVICES,
     Link,
     Settings,
     byte_count,
     configure,
     configured,
     current,
+    library,
     nanoseconds,
     reset,
     settings_of,
@@ -160,9 +160,8 @@ def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
 
 def host_memory_stats() -> dict[str, int]:
     """Return how many bytes of the host's memory are pinned, and the most since `reset`."""
-    values = (ctypes.c_int64 * 2)()
-    library.baechi_sim_pinned_statistics(values)
-    return {"allocated_bytes.current": values[0], "allocated_bytes.peak": values[1]}
+    pinned, peak = int(library.baechi_sim_pinned()), int(library.baechi_sim_pinned_peak())
+    return {"allocated_bytes.current": pinned, "allocated_bytes.peak": peak}
 
 
 def manual_seed(seed: int) -> None:

@@ -34,6 +34,13 @@ def _functions(names: Iterable[str]) -> frozenset[Any]:
 
 _NAMES = {*dir(torch.Tensor), *dir(torch), *dir(functional), *dir(nn.init)}
 
+_SHOWS = """
+    size dim numel stride storage_offset is_contiguous element_size data_ptr untyped_storage
+    detach requires_grad_ register_hook __getitem__ view view_as reshape reshape_as flatten
+    unflatten ravel t transpose permute movedim moveaxis swapaxes swapdims select narrow unsqueeze
+    squeeze expand expand_as chunk split tensor_split hsplit vsplit dsplit unsafe_chunk unbind
+    diagonal as_strided unfold adjoint view_as_real view_as_complex
+"""
 # What asks about a weight that is away, or shows it: that is where it is. Which device it is on is
 # not asked there: it is said to be where it is read.
 FACTS = frozenset(
@@ -41,57 +48,7 @@ FACTS = frozenset(
     for name in dir(torch.Tensor)
     if inspect.isgetsetdescriptor(getattr(torch.Tensor, name))
     and name not in ("device", "is_cuda", "is_cpu", "is_xpu")
-) | _functions(
-    (
-        "size",
-        "dim",
-        "numel",
-        "stride",
-        "storage_offset",
-        "is_contiguous",
-        "element_size",
-        "data_ptr",
-        "untyped_storage",
-        "detach",
-        "requires_grad_",
-        "register_hook",
-        "__getitem__",
-        "view",
-        "view_as",
-        "reshape",
-        "reshape_as",
-        "flatten",
-        "unflatten",
-        "ravel",
-        "t",
-        "transpose",
-        "permute",
-        "movedim",
-        "moveaxis",
-        "swapaxes",
-        "swapdims",
-        "select",
-        "narrow",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "expand_as",
-        "chunk",
-        "split",
-        "tensor_split",
-        "hsplit",
-        "vsplit",
-        "dsplit",
-        "unsafe_chunk",
-        "unbind",
-        "diagonal",
-        "as_strided",
-        "unfold",
-        "adjoint",
-        "view_as_real",
-        "view_as_complex",
-    )
-)
+) | _functions(_SHOWS.split())
 
 # What changes its first argument.
 _OPERATORS = "add and floordiv lshift mod mul or pow rshift sub truediv xor"

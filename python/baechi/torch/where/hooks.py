@@ -19,7 +19,7 @@ from baechi.torch.capture.recorder import behind
 from baechi.torch.private import skip_code
 from baechi.torch.where.homes import Homes
 from baechi.torch.where.mode import Together, in_backward
-from baechi.torch.where.moving import map_tensors, moved, sent
+from baechi.torch.where.moving import listed, map_tensors, moved, sent
 
 _CPU = torch.device("cpu")
 
@@ -144,14 +144,7 @@ def returned(output: Any, device: torch.device, among: frozenset[torch.device]) 
 
     What a loss was made of, such as logits, is large, and hardly anybody reads it.
     """
-    sizes: list[int] = []
-
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.dim())
-        return tensor
-
-    map_tensors(look, output)
-    is_loss = sizes[:1] == [0]
+    is_loss = [tensor.dim() for tensor in listed(output)][:1] == [0]
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         stays = tensor.device == device or tensor.device not in among
@@ -166,27 +159,15 @@ for _hook in (Enter, Leave, Bring, BringBatch):
 
 def first_device(value: Any, among: Iterable[torch.device]) -> torch.device | None:
     """Return the device of the first tensor that is on one of some devices."""
-    found: list[torch.device] = []
-
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        if not found and tensor.device in among:
-            found.append(tensor.device)
-        return tensor
-
-    map_tensors(look, value)
-    return found[0] if found else None
+    for tensor in listed(value):
+        if tensor.device in among:
+            return tensor.device
+    return None
 
 
 def nodes_of(value: Any) -> list[Any]:
     """Return the nodes of autograd that gave the tensors of a value."""
-    found: list[Any] = []
-
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor.grad_fn)
-        return tensor
-
-    map_tensors(look, value)
-    return found
+    return [tensor.grad_fn for tensor in listed(value)]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

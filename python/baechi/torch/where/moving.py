@@ -23,6 +23,18 @@ def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return _mapped(change, value)[0]
 
 
+def listed(value: Any) -> list[torch.Tensor]:
+    """Return the tensors that `map_tensors` finds in a value."""
+    found: list[torch.Tensor] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(look, value)
+    return found
+
+
 def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, bool]:
     """Return the changed value, and whether anything was changed."""
     if isinstance(value, torch.Tensor):

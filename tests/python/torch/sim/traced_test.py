@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels return what their meta functions say, so traced programs train as eager ones.
 
-Each model is trained on the CPU, on a simulated device, and on one under `torch.compile` with a
-backend that runs the traced program as it is.
+Each model is trained on the CPU, on a simulated device whose calls wait, and on one whose calls do
+not under `torch.compile`, with a backend that runs the traced program as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def as_traced(program: Any, _: Any) -> Any:
@@ -53,9 +54,9 @@ class Attention(nn.Module):
 
 
 class Masked(Attention):
-    def __init__(self) -> None:
+    def __init__(self, mask: torch.Tensor) -> None:
         super().__init__()
-        self.register_buffer("mask", torch.randn(5, 5))
+        self.register_buffer("mask", mask)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.options = {"attn_mask": self.mask}
@@ -79,14 +80,56 @@ class Pictures(nn.Module):
         return self.up(functional.max_pool2d(self.last(x), 2)).view(batch, -1)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind: Any) -> None:
+class Telling(nn.MultiheadAttention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x, x, x)[0]
+
+
+class Grouped(nn.Module):
+    """Attention whose queries share keys and values."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.cells = kind(8, 6, num_layers=2, batch_first=True, bidirectional=True)
+        self.queries, self.keys = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        queries, keys = (
+            made.unflatten(-1, (-1, 4)).transpose(1, 2) for made in (self.queries(x), self.keys(x))
+        )
+        return functional.scaled_dot_product_attention(queries, keys, keys.sin(), enable_gqa=True)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__()
+        options |= {"num_layers": 2, "batch_first": True, "bidirectional": True}
+        self.cells = kind(8, 6, **options)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         output, state = self.cells(x)
         return output.square().sum() + sum(s.sum() for s in state)
+
+
+class Cell(nn.Module):
+    """One cell over the rows, whose last state is read."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for row in x.unbind(1):
+            state = self.cell(row, state)
+        return state[0] if isinstance(state, tuple) else state
+
+
+class Packed(Recurrent):
+    """Cells over sequences of different lengths."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
+        return pad_packed_sequence(self.cells(packed)[0])[0]
 
 
 class Bags(nn.Module):
@@ -108,12 +151,21 @@ def normalised(kind: Any) -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "attention": Attention,
     "causal attention": lambda: Attention(is_causal=True),
-    "masked attention": Masked,
+    "masked attention": lambda: Masked(torch.randn(5, 5)),
+    "attention masked by bools": lambda: Masked(torch.rand(5, 5) > 0.2),
+    "attention without anything": lambda: Attention(dropout_p=1.0),
+    "grouped attention": Grouped,
+    "attention that tells its weights": lambda: Telling(8, 2, batch_first=True),
     "scaled attention": lambda: Attention(scale=0.3),
     "encoder layer": lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True),
     "pictures": Pictures,
     "lstm": lambda: Recurrent(nn.LSTM),
+    "lstm without biases": lambda: Recurrent(nn.LSTM, bias=False),
+    "lstm of packed sequences": lambda: Packed(nn.LSTM),
+    "lstm cell": lambda: Cell(nn.LSTMCell(8, 6)),
     "gru": lambda: Recurrent(nn.GRU),
+    "gru without biases": lambda: Recurrent(nn.GRU, bias=False),
+    "gru cell": lambda: Cell(nn.GRUCell(8, 6)),
     "rnn": lambda: Recurrent(nn.RNN),
     "bags of sums": lambda: Bags("sum"),
     "bags of means": lambda: Bags("mean", padding_idx=3),
@@ -172,13 +224,14 @@ def trained(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def train_three_ways(sim: Any, build: Callable[[], nn.Module]) -> None:
-    sim.configure(poison=True)
+    sim.configure(poison=True, asynchronous=False)
     torch.manual_seed(0)
     model, x = build().double(), torch.randn(2, 5, 8).double()
     expected = trained(copy.deepcopy(model), x)
     eager = copy.deepcopy(model).to("sim:1")
     torch.testing.assert_close(trained(eager, x.to("sim:1")), expected, rtol=1e-9, atol=1e-11)
     assert sim.mismatches() == []
+    sim.configure(asynchronous=True, longest_delay="100us")
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=as_traced, bw_compiler=as_traced)
     traced = torch.compile(model.to("sim:1"), backend=backend, dynamic=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 MODES = [
@@ -72,66 +70,6 @@ def test_a_cnn_over_two_devices_has_the_losses_of_the_cpu_bit_for_bit() -> None:
     assert losses("sim:0", "sim:1") == losses("cpu", "cpu")
 
 
-def compare(
-    model: nn.Module, run: Callable[[nn.Module, str], torch.Tensor], tolerance: float
-) -> None:
-    """Check outputs and gradients of a model on the CPU and on a simulated device."""
-    other = copy.deepcopy(model).to("sim:1")
-    expected, found = run(model, "cpu"), run(other, "sim:1")
-    expected.square().sum().backward()
-    found.square().sum().backward()
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=tolerance)
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert q.grad is not None
-        torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=tolerance, atol=10 * tolerance)
-
-
-@pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("bias", [True, False])
-def test_recurrent_layers(cell: Any, bias: bool) -> None:
-    torch.manual_seed(0)
-    model = cell(5, 7, num_layers=2, bidirectional=True, bias=bias)
-    x = torch.randn(4, 3, 5)
-    compare(model, lambda m, d: m(x.to(d))[0], 1e-6)
-
-
-@pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell])
-def test_recurrent_cells(cell: Any) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(3, 5)
-
-    def run(model: nn.Module, device: str) -> torch.Tensor:
-        state = None
-        for _ in range(3):
-            state = model(x.to(device), state)
-        return state[0] if isinstance(state, tuple) else state
-
-    compare(cell(5, 7), run, 1e-6)
-
-
-@pytest.mark.usefixtures("mode")
-def test_packed_sequences() -> None:
-    torch.manual_seed(0)
-    x, lengths = torch.randn(5, 2, 3), torch.tensor([5, 3])
-
-    def run(model: nn.Module, device: str) -> torch.Tensor:
-        output, _ = model(pack_padded_sequence(x.to(device), lengths))
-        return pad_packed_sequence(output)[0]
-
-    compare(nn.LSTM(3, 4), run, 1e-6)
-
-
-@pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("how", ["sum", "mean", "max"])
-def test_bags_of_embeddings(how: str) -> None:
-    torch.manual_seed(0)
-    items, offsets = torch.tensor([1, 2, 4, 5, 4, 3, 2]), torch.tensor([0, 3, 3])
-    model = nn.EmbeddingBag(10, 4, mode=how)
-    compare(model, lambda m, d: m(items.to(d), offsets.to(d)), 1e-6)
-
-
 SPARSE: dict[str, Any] = {
     "sparse adam": lambda p: torch.optim.SparseAdam(p, 0.1),
     "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
@@ -159,46 +97,6 @@ def test_sparse_gradients(name: str) -> None:
         assert all(p.grad is not None and p.grad.is_sparse for p in parameters)
         found.append([t.detach().to("cpu") for p in parameters for t in (p, p.grad.to_dense())])
     torch.testing.assert_close(found[1], found[0])
-
-
-@pytest.mark.usefixtures("mode")
-def test_a_transformer() -> None:
-    torch.manual_seed(0)
-    model = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
-    x = torch.randn(2, 5, 16)
-    mask = nn.Transformer.generate_square_subsequent_mask(5)
-    compare(model, lambda m, d: m(x.to(d), x.to(d), tgt_mask=mask.to(d)), 1e-6)
-
-
-@pytest.mark.usefixtures("mode")
-def test_multi_head_attention_with_weights() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 5, 16)
-    compare(nn.MultiheadAttention(16, 4, batch_first=True), lambda m, d: m(*[x.to(d)] * 3)[0], 1e-6)
-
-
-@pytest.mark.usefixtures("mode")
-@pytest.mark.parametrize("kind", ["plain", "causal", "mask", "bool", "grouped", "dropout"])
-def test_scaled_dot_product_attention(kind: str) -> None:
-    torch.manual_seed(0)
-    options: dict[str, Any] = {"is_causal": kind == "causal"}
-    if kind == "mask":
-        options["attn_mask"] = torch.randn(2, 4, 6, 6)
-    if kind == "bool":
-        options["attn_mask"] = torch.rand(6, 6) > 0.2
-    options["enable_gqa"] = kind == "grouped"
-    options["dropout_p"] = 1.0 if kind == "dropout" else 0.0
-    query = torch.randn(2, 4, 6, 8)
-    key, value = torch.randn(2, 2, 2 if kind == "grouped" else 4, 6, 8)
-    results = []
-    for device in ("cpu", "sim:1"):
-        inputs = [t.to(device, copy=True).requires_grad_() for t in (query, key, value)]
-        here = {k: v.to(device) if torch.is_tensor(v) else v for k, v in options.items()}
-        output = functional.scaled_dot_product_attention(*inputs, **here)
-        output.square().sum().backward()
-        results.append([output, *[t.grad for t in inputs]])
-    for expected, found in zip(*results, strict=True):
-        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("mode")

@@ -32,9 +32,8 @@ BAECHI_EXPORT int baechi_sim_device_count() { return settings().devices; }
 BAECHI_EXPORT bool baechi_sim_forked() { return forked(); }
 BAECHI_EXPORT void baechi_sim_stop() { stop_threads(); }
 
-BAECHI_EXPORT void baechi_sim_pinned_statistics(PinnedStatistics* result) {
-  *result = pinned_statistics();
-}
+BAECHI_EXPORT std::int64_t baechi_sim_pinned() { return pinned_bytes().current; }
+BAECHI_EXPORT std::int64_t baechi_sim_pinned_peak() { return pinned_bytes().peak; }
 BAECHI_EXPORT void baechi_sim_reset_pinned_peak() { reset_pinned_peak(); }
 
 BAECHI_EXPORT void baechi_sim_seed(int device, std::uint64_t seed) {

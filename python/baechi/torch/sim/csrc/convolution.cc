@@ -40,11 +40,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("convolution_overrideable",
-         torch::CppFunction::makeFromBoxedFunction<&by<&Unboxed<&convolution>::kernel, true>>());
-  m.impl("convolution_backward_overrideable",
-         torch::CppFunction::makeFromBoxedFunction<
-             &by<&Unboxed<&convolution_backward>::kernel, true>>());
+  m.impl("convolution_overrideable", boxed<&convolution, true>());
+  m.impl("convolution_backward_overrideable", boxed<&convolution_backward, true>());
 }
 
 }  // namespace baechi::sim

@@ -4,6 +4,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <torch/library.h>
 
 #include <cstddef>
 #include <tuple>
@@ -50,5 +51,10 @@ struct Unboxed<kFunction> {
     return kFunction(stack[kIndex].template to<std::decay_t<Arguments>>()...);
   }
 };
+
+template <auto kFunction, bool kSizesToo = false>
+torch::CppFunction boxed() {
+  return torch::CppFunction::makeFromBoxedFunction<&by<&Unboxed<kFunction>::kernel, kSizesToo>>();
+}
 
 }  // namespace baechi::sim

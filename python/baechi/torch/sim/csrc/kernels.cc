@@ -121,11 +121,6 @@ Bags embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& of
           mode == kMax ? largest : at::empty({0}, indices.options())};
 }
 
-template <auto kFunction>
-torch::CppFunction boxed() {
-  return torch::CppFunction::makeFromBoxedFunction<&by<&Unboxed<kFunction>::kernel>>();
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -2,14 +2,11 @@
 // From a tensor of a simulated device to a CPU kernel on the same memory; see launch.h.
 #include "launch.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <c10/core/CPUAllocator.h>
-#include <c10/core/DeviceGuard.h>
-
-#include "memory.h"
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 namespace baechi::sim {
 namespace {
@@ -69,24 +66,12 @@ void launch(const char* name, int device, std::int64_t bytes, Task kernel) {
          });
 }
 
-at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type) {
-  const c10::DeviceGuard guard(sim_device(device));
-  return at::Tensor(
-      at::detail::empty_generic(sizes, &device_allocator(), kSimKeys, type, std::nullopt));
-}
-
-at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
-                            at::ScalarType type) {
-  const c10::DeviceGuard guard(sim_device(device));
-  return at::Tensor(
-      at::detail::empty_strided_generic(sizes, strides, &device_allocator(), kSimKeys, type));
-}
-
 at::Tensor empty_like_host(int device, const at::Tensor& host) {
   if (!host.defined()) return host;
+  const auto options = at::dtype(host.scalar_type()).device(sim_device(device));
   return at::has_internal_overlap(host) != at::MemOverlap::Yes
-             ? empty_strided_on(device, host.sizes(), host.strides(), host.scalar_type())
-             : empty_on(device, host.sizes(), host.scalar_type());
+             ? at::empty_strided(host.sizes(), host.strides(), options)
+             : at::empty(host.sizes(), options);
 }
 
 }  // namespace baechi::sim

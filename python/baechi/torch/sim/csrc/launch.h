@@ -48,12 +48,8 @@ std::int64_t bytes_of(const at::Tensor& tensor);
 // Runs `kernel` on the current stream of `device`; see `submit`. `bytes` are read or written.
 void launch(const char* name, int device, std::int64_t bytes, Task kernel);
 
-// Tensors of a device; their contents are undefined.
-at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
-at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides,
-                            at::ScalarType type);
-
-// A tensor of a device with the sizes and, where nothing overlaps, the strides of another tensor.
+// A tensor of a device with the sizes and, where nothing overlaps, the strides of another tensor; its
+// contents are undefined.
 at::Tensor empty_like_host(int device, const at::Tensor& host);
 
 }  // namespace baechi::sim

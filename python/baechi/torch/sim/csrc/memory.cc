@@ -26,15 +26,9 @@ namespace {
 constexpr std::size_t kGranule = 512;
 constexpr std::int64_t kMostCached = std::int64_t{1} << 30;  // then all streams are waited for
 
-struct MemoryStatistics {
-  std::int64_t allocated = 0;       // bytes in live tensors
-  std::int64_t peak_allocated = 0;  // since the last reset
-  std::int64_t active = 0;          // and blocks that other streams still use
-  std::int64_t peak_active = 0;
-  std::int64_t reserved = 0;  // and blocks kept for reuse
-  std::int64_t allocations = 0;
-  std::int64_t out_of_memory = 0;  // failures
-};
+// Allocated are live tensors, active those and blocks that other streams still use, reserved all
+// these and blocks kept for reuse.
+using Statistics = c10::CachingDeviceAllocator::DeviceStats;
 
 struct Block {
   void* pointer;
@@ -89,30 +83,28 @@ class Memory {
       collect();
     }
     const std::unique_lock lock(mutex_);
-    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
+    Statistics& stats = of(device);
     Block* block = take_cached({device, pool, stream, bytes});
     const bool kept = block != nullptr && pool != 0;  // and counted
     if (!kept && !fits_locked(device, bytes)) {
       if (block != nullptr) give_cached(block);
-      ++stats.out_of_memory;
+      ++stats.num_ooms;
       const auto capacity = settings().capacity[static_cast<std::size_t>(device)];
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "sim:", device,
-                       " is out of memory: tried to allocate ",
-                       in_units(static_cast<std::int64_t>(bytes)), "; ", in_units(stats.active),
-                       " of ", in_units(capacity), " are in use.");
+      TORCH_CHECK_WITH(
+          OutOfMemoryError, false, "sim:", device, " is out of memory: tried to allocate ",
+          in_units(static_cast<std::int64_t>(bytes)), "; ", in_units(stats.active_bytes[0].current),
+          " of ", in_units(capacity), " are in use.");
     }
     const bool fresh = block == nullptr;
     if (fresh) {
       void* pointer = std::aligned_alloc(64, bytes);
       if (pointer == nullptr) throw std::bad_alloc();
       block = new Block{pointer, bytes, device, stream, pool, {}};
-      stats.reserved += static_cast<std::int64_t>(bytes);
+      stats.reserved_bytes[0].increase(bytes);
     }
-    stats.allocated += static_cast<std::int64_t>(bytes);
-    if (!kept) stats.active += static_cast<std::int64_t>(bytes);
-    stats.peak_allocated = std::max(stats.peak_allocated, stats.allocated);
-    stats.peak_active = std::max(stats.peak_active, stats.active);
-    ++stats.allocations;
+    stats.allocated_bytes[0].increase(bytes);
+    if (!kept) stats.active_bytes[0].increase(bytes);
+    stats.allocation[0].increase(1);
     if (fresh && settings().poison) std::memset(block->pointer, 0xFF, bytes);  // nobody has it yet
     return block;
   }
@@ -124,8 +116,8 @@ class Memory {
       if (!forked() && !captured) until.push_back(record_now(stream_of(device, stream)));
     {
       const std::lock_guard lock(mutex_);
-      statistics_[static_cast<std::size_t>(block->device)].allocated -=
-          static_cast<std::int64_t>(block->bytes);
+      of(block->device).allocated_bytes[0].decrease(block->bytes);
+      of(block->device).allocation[0].decrease(1);
       Deferred deferred{block, std::move(until)};
       if (captured && !block->used_by.empty())
         cache_[{block->device, block->pool, kUsedElsewhere, block->bytes}].push_back(block);
@@ -169,9 +161,8 @@ class Memory {
     synchronize_all();
     const std::lock_guard lock(mutex_);
     for (Block* block : blocks) {
-      const auto bytes = static_cast<std::int64_t>(block->bytes);
-      statistics_[static_cast<std::size_t>(block->device)].reserved -= bytes;
-      cached_ -= bytes;
+      of(block->device).reserved_bytes[0].decrease(block->bytes);
+      cached_ -= static_cast<std::int64_t>(block->bytes);
       std::free(block->pointer);
       delete block;
     }
@@ -190,24 +181,25 @@ class Memory {
     for (Block* block : blocks) release_locked(block);
   }
 
-  MemoryStatistics statistics(int device) {
+  Statistics statistics(int device) {
     collect();
     const std::lock_guard lock(mutex_);
-    return statistics_[static_cast<std::size_t>(device)];
+    of(device).requested_bytes = of(device).allocated_bytes;
+    return of(device);
   }
 
   void reset_peak(int device) {
     collect();
     const std::lock_guard lock(mutex_);
-    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
-    stats.peak_allocated = stats.allocated;
-    stats.peak_active = stats.active;
+    Statistics& stats = of(device);
+    for (auto* each : {&stats.allocated_bytes, &stats.active_bytes, &stats.reserved_bytes})
+      each->front().reset_peak();
   }
 
   void reset_counts(int device) {
     const std::lock_guard lock(mutex_);
-    MemoryStatistics& stats = statistics_[static_cast<std::size_t>(device)];
-    stats.allocations = stats.out_of_memory = 0;
+    of(device).allocation[0].reset_accumulated();
+    of(device).num_ooms = 0;
   }
 
  private:
@@ -222,8 +214,11 @@ class Memory {
 
   bool fits_locked(int device, std::size_t bytes) const {
     const auto d = static_cast<std::size_t>(device);
-    return static_cast<std::int64_t>(bytes) <= settings().capacity[d] - statistics_[d].active;
+    const std::int64_t used = statistics_[d].active_bytes[0].current;
+    return static_cast<std::int64_t>(bytes) <= settings().capacity[d] - used;
   }
+
+  Statistics& of(int device) { return statistics_[static_cast<std::size_t>(device)]; }
 
   bool fits(int device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -246,9 +241,7 @@ class Memory {
     if (released_.count(block->pool) > 0) block->pool = 0;
     block->used_by.clear();
     if (settings().poison) poison(*block);
-    if (block->pool == 0)
-      statistics_[static_cast<std::size_t>(block->device)].active -=
-          static_cast<std::int64_t>(block->bytes);
+    if (block->pool == 0) of(block->device).active_bytes[0].decrease(block->bytes);
     give_cached(block);
   }
 
@@ -270,7 +263,7 @@ class Memory {
   std::map<Key, std::vector<Block*>> cache_;
   std::set<std::uint64_t> released_;  // captures that are gone
   std::vector<Deferred> deferred_;
-  std::array<MemoryStatistics, kMaxDevices> statistics_{};
+  std::array<Statistics, kMaxDevices> statistics_{};
   std::atomic<std::int64_t> cached_ = 0;
 };
 
@@ -298,25 +291,13 @@ class SimAllocator final : public c10::DeviceAllocator {
     if (pointer.get_context() != nullptr)
       memory().record_stream(static_cast<Block*>(pointer.get_context()), stream);
   }
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const MemoryStatistics stats = memory().statistics(checked_device(device));
-    c10::CachingDeviceAllocator::DeviceStats result;
-    const auto set = [](auto& array, std::int64_t current, std::int64_t peak) {
-      array[0].current = current;
-      array[0].peak = peak;
-    };
-    set(result.allocated_bytes, stats.allocated, stats.peak_allocated);
-    set(result.requested_bytes, stats.allocated, stats.peak_allocated);
-    set(result.active_bytes, stats.active, stats.peak_active);
-    set(result.reserved_bytes, stats.reserved, stats.reserved);
-    set(result.allocation, stats.allocations, stats.allocations);
-    result.num_ooms = stats.out_of_memory;
-    return result;
+  Statistics getDeviceStats(c10::DeviceIndex device) override {
+    return memory().statistics(checked_device(device));
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override { memory().reset_counts(device); }
   void resetPeakStats(c10::DeviceIndex device) override { memory().reset_peak(device); }
   std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex device) override {
-    const std::int64_t used = memory().statistics(checked_device(device)).active;
+    const std::int64_t used = memory().statistics(checked_device(device)).active_bytes[0].current;
     const std::int64_t total = settings().capacity[static_cast<std::size_t>(device)];
     const std::int64_t free = total - used;
     return {static_cast<std::size_t>(free), static_cast<std::size_t>(total)};

@@ -5,7 +5,6 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -23,14 +22,13 @@ class PinnedAllocator final : public at::HostAllocator {
     const std::lock_guard lock(mutex_);
     const auto wanted = static_cast<std::int64_t>(bytes);
     const std::int64_t limit = settings().pinned_capacity;
-    TORCH_CHECK(wanted <= limit - statistics_.allocated, "out of memory: cannot pin ", bytes,
-                " bytes of the host's memory, of which ", statistics_.allocated, " of ", limit,
+    TORCH_CHECK(wanted <= limit - pinned_.current, "out of memory: cannot pin ", bytes,
+                " bytes of the host's memory, of which ", pinned_.current, " of ", limit,
                 " bytes are pinned; pin less, or set sim.configure(pinned=...)");
     void* pointer = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (pointer == nullptr) throw std::bad_alloc();
     blocks_[pointer] = bytes;
-    statistics_.allocated += wanted;
-    statistics_.peak = std::max(statistics_.peak, statistics_.allocated);
+    pinned_.increase(bytes);
     return {pointer, pointer, &PinnedAllocator::forget, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &PinnedAllocator::forget; }
@@ -41,21 +39,19 @@ class PinnedAllocator final : public at::HostAllocator {
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override {
-    const PinnedStatistics now = statistics();
     at::HostStats result;
-    result.allocated_bytes.current = result.active_bytes.current = now.allocated;
-    result.allocated_bytes.peak = result.active_bytes.peak = now.peak;
+    result.allocated_bytes = result.active_bytes = pinned();
     return result;
   }
   void reset_accumulated_stats() override {}
   void reset_peak_stats() override {
     const std::lock_guard lock(mutex_);
-    statistics_.peak = statistics_.allocated;
+    pinned_.reset_peak();
   }
 
-  PinnedStatistics statistics() {
+  c10::CachingAllocator::Stat pinned() {
     const std::lock_guard lock(mutex_);
-    return statistics_;
+    return pinned_;
   }
   bool holds(const void* pointer) {
     const std::lock_guard lock(mutex_);
@@ -70,7 +66,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   std::mutex mutex_;
   std::map<const void*, std::size_t> blocks_;
-  PinnedStatistics statistics_;
+  c10::CachingAllocator::Stat pinned_;  // bytes
 };
 
 PinnedAllocator& the_allocator() {
@@ -83,7 +79,7 @@ void PinnedAllocator::forget(void* pointer) {
   {
     const std::lock_guard lock(self.mutex_);
     const auto block = self.blocks_.find(pointer);
-    self.statistics_.allocated -= static_cast<std::int64_t>(block->second);
+    self.pinned_.decrease(block->second);
     self.blocks_.erase(block);
   }
   std::free(pointer);
@@ -98,7 +94,7 @@ const bool registered = [] {
 
 c10::Allocator& pinned_allocator() { return the_allocator(); }
 bool is_pinned(const void* pointer) { return the_allocator().holds(pointer); }
-PinnedStatistics pinned_statistics() { return the_allocator().statistics(); }
+c10::CachingAllocator::Stat pinned_bytes() { return the_allocator().pinned(); }
 void reset_pinned_peak() { the_allocator().reset_peak_stats(); }
 
 }  // namespace baechi::sim

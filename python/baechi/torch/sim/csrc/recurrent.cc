@@ -75,18 +75,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
           has_bias ? hidden.sum(0) : Tensor()};
 }
 
-template <auto kFunction, bool kSizesToo = false>
-torch::CppFunction cell() {
-  return torch::CppFunction::makeFromBoxedFunction<&by<&Unboxed<kFunction>::kernel, kSizesToo>>();
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_thnn_fused_lstm_cell", cell<&lstm_cell>());
-  m.impl("_thnn_fused_lstm_cell_backward_impl", cell<&lstm_cell_backward>());
-  m.impl("_thnn_fused_gru_cell", cell<&gru_cell, true>());  // PyTorch has no meta function
-  m.impl("_thnn_fused_gru_cell_backward", cell<&gru_cell_backward, true>());
+  m.impl("_thnn_fused_lstm_cell", boxed<&lstm_cell>());
+  m.impl("_thnn_fused_lstm_cell_backward_impl", boxed<&lstm_cell_backward>());
+  m.impl("_thnn_fused_gru_cell", boxed<&gru_cell, true>());  // PyTorch has no meta function
+  m.impl("_thnn_fused_gru_cell_backward", boxed<&gru_cell_backward, true>());
 }
 
 }  // namespace baechi::sim

@@ -27,7 +27,7 @@ struct Link {
 // project.
 enum class Communication : std::int32_t { kParallel, kSequential, kDuplex };
 
-// Laid out as sim/_library.py declares it to ctypes.
+// Laid out as sim/settings.py declares it to ctypes.
 struct Settings {
   std::int32_t devices = 4;
   bool asynchronous = true;    // false: every operation has finished when its call returns
