@@ -32,7 +32,7 @@ from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf, OutputOf
 from baechi.torch.capture.recorder import record
-from baechi.torch.capture.shapes import Copies, Shapes, lent
+from baechi.torch.capture.shapes import Copies, Shapes, lent, settle
 from baechi.torch.private import (
     FakeTensorMode,
     aot_export_joint_with_descriptors,
@@ -269,7 +269,9 @@ def _by_values(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
         shapes = Shapes(_mode(), device, with_values=True)
     with shapes.mode.shape_env.ignore_fresh_unbacked_symbols():
         joint = _by_running(whole, example, shapes, "a run on values")
-    _forget_values(joint.graph, shapes.mode.shape_env)
+    known = shapes.mode.shape_env.real_tensor_prop_unbacked_vals
+    # Sizes that were computed are the numbers that they were in this run.
+    settle(joint.graph.graph, lambda size: int(size.node.expr.xreplace(known)))
     return joint
 
 
@@ -281,23 +283,6 @@ def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made
         with shapes.mode, _annotated(ran):
             graph = exported(ran, given)
     return Joint(graph, lambda node: module_path(node, {}), made_by)
-
-
-def _forget_values(graph: fx.GraphModule, env: ShapeEnv) -> None:
-    """Let sizes that were computed be the numbers that they were in this run."""
-    mode, known = _mode(), env.real_tensor_prop_unbacked_vals
-
-    def number(size: Any) -> int:
-        return int(size.node.expr.xreplace(known)) if isinstance(size, torch.SymInt) else size
-
-    def settled(value: torch.Tensor) -> torch.Tensor:
-        size, stride = ([number(n) for n in of] for of in (value.size(), value.stride()))
-        with mode:
-            return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-
-    for node in graph.graph.nodes:
-        if "val" in node.meta:
-            node.meta["val"] = pytree.tree_map_only(torch.Tensor, settled, node.meta["val"])
 
 
 def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -89,6 +89,27 @@ class Shapes:
         for name, value in vars(tensor).items():  # a user's attributes of a weight
             made.__dict__.setdefault(name, value)
         return made
+
+
+def settle(graph: fx.Graph, number: Callable[[torch.SymInt], int]) -> None:
+    """Have all sizes in a graph be numbers."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def size_of(size: int | torch.SymInt) -> int:
+        return size if isinstance(size, int) else number(size)
+
+    def settled(value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            return number(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        size, stride = [[*map(size_of, of)] for of in (value.size(), value.stride())]
+        with mode:
+            return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+
+    for node in graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(settled, node.meta["val"])
 
 
 def _lend(module: nn.Module, shapes: Shapes) -> Callable[[], None]:

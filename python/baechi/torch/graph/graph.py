@@ -129,15 +129,17 @@ class _Assembly:
         self._port: dict[tuple[fx.Node, int], int] = {}
         self._tied = set(step.tied.values())
         self._gradients: dict[str, fx.Node] = {}
+        self._makers: dict[fx.Node, list[int]] = {}  # of gradients, with the bytes of each
         self._written: dict[fx.Node, list[str]] = {}  # the buffers that a call writes
-        self._buffers: list[fx.Node] = []  # their new values
+        self._buffers: dict[fx.Node, list[int]] = {}  # likewise, their bytes
         for result, node in zip(step.outputs, step.results(), strict=True):
+            maker = source_of(node)[0]
             if result.kind == "gradient":
                 self._gradients[result.name] = node
-            elif result.kind == "buffer" and source_of(node)[0] in step.keys:
-                self._written.setdefault(source_of(node)[0], []).append(result.name)
-                self._buffers.append(node)
-        self._makers = {source_of(node)[0] for node in self._gradients.values()}
+                self._makers.setdefault(maker, []).append(_bytes(node.meta["val"]))
+            elif result.kind == "buffer" and maker in step.keys:
+                self._written.setdefault(maker, []).append(result.name)
+                self._buffers.setdefault(maker, []).append(_bytes(node.meta["val"]))
         self._behind = _behind(step, self._written)
         self._reached_by = _reached_by(step) if alone else {}
         self._forward: dict[Any, str] = {}  # the first call of each number of autograd's
@@ -243,10 +245,10 @@ class _Assembly:
             return [self._name[n] for n in self._reached_by[node] if n in self._name]
         if not self._calls:
             return []
-        tangent = next((name for name in self._name.values() if name == TANGENT), None)
         read = {name for name, _ in sources}
         behind = [n for n in node.all_input_nodes if is_backward(source_of(n)[0])]
-        return [] if tangent is None or behind or tangent in read else [tangent]
+        begins = TANGENT in self._name.values() and TANGENT not in read and not behind
+        return [TANGENT] if begins else []
 
     def _with_additions(self, node: fx.Node, times: dict[str, int]) -> dict[str, int]:
         """Return times with what follows the call: its gradients added, its buffers written."""
@@ -259,13 +261,11 @@ class _Assembly:
 
     def _adding(self, node: fx.Node, kind: str) -> int:
         """Return what adding a call's gradients to others takes, once."""
-        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
-        return sum(self._costs.moving(3 * _bytes(g.meta["val"]), kind) for g in made)
+        return sum(self._costs.moving(3 * size, kind) for size in self._makers.get(node, ()))
 
     def _writing(self, node: fx.Node, kind: str) -> int:
         """Return what writing a call's buffers takes."""
-        written = [out for out in self._buffers if source_of(out)[0] is node]
-        return sum(self._costs.moving(2 * _bytes(out.meta["val"]), kind) for out in written)
+        return sum(self._costs.moving(2 * size, kind) for size in self._buffers.get(node, ()))
 
     def _add_last(self) -> None:
         """Add what is done once, for the last micro-batch, and delays nothing else there.
@@ -308,8 +308,7 @@ class _Assembly:
         """
         if self._parts == 1 or (self._held and not self._has_store):
             return 0
-        made = [g for g in self._gradients.values() if source_of(g)[0] is node]
-        return sum(_bytes(g.meta["val"]) for g in made)
+        return sum(self._makers.get(node, ()))
 
     def _groups(self, node: fx.Node, back: bool) -> list[str]:
         key = self._step.keys[node]

@@ -8,6 +8,7 @@ What no device has room for goes to the disk, from where accelerate brings it to
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import warnings
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from baechi._core import Cluster, InputError, Plan
+from baechi._core import Cluster, InputError
 from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, described, place_graph
 from baechi.torch.capture.step import Step, bytes_of
@@ -26,7 +27,7 @@ from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.costs.signatures import signature_of
 from baechi.torch.devices import ENDLESS, detected_line
-from baechi.torch.graph.graph import StepGraph, graph_of, source_of
+from baechi.torch.graph.graph import graph_of, source_of
 from baechi.torch.planned_step import homes_of
 from baechi.torch.request import check_called_with, check_model
 from baechi.torch.where.homes import named_tensors, own_tensors
@@ -204,12 +205,15 @@ def device_map(
         times[_DISK] *= _SLOWER
     units = _Units(model, whole).of(step)
     graph = graph_of(step, costs, ["gpu", "cpu", _DISK], together=units)
+    search = functools.partial(place_graph, graph.graph, budget=budget, bounds=False, order=_ORDER)
     try:
-        plan = place_graph(graph.graph, cluster, budget=budget, bounds=False, order=_ORDER)
-    except DoesNotFit as reason:
+        plan = search(cluster)
+    except DoesNotFit:
         room = amount_of((max_memory or {}).get(_DISK, ENDLESS), _DISK)
-        needs = _largest_need(step, costs, units)
-        plan = _with_disk(graph, needs, cluster, room, budget, reason)
+        left = cluster.devices[0].capacity - _largest_need(step, costs, units)
+        if left <= 0 or room <= 0:
+            raise
+        plan = search(_with_disk(cluster, left, room))
         keys = [*keys, _DISK]
     names = [device.name for device in plan.cluster.devices]
     key_of = dict(zip(names, keys, strict=True))
@@ -233,28 +237,12 @@ def _largest_need(step: Step, costs: Costs, units: Mapping[str, str]) -> int:
     return max((sum(read.values()) + held[unit] for unit, read in weights.items()), default=0)
 
 
-def _with_disk(
-    graph: StepGraph,
-    needs: int,
-    cluster: Cluster,
-    room: int,
-    budget: str | float,
-    reason: DoesNotFit,
-) -> Plan:
-    """Return a plan with a disk; the first device keeps room to run what comes from there."""
+def _with_disk(cluster: Cluster, left: int, room: int) -> Cluster:
+    """Return a cluster with a disk; the first device keeps room to run what comes from there."""
     document = json.loads(cluster.to_json())
-    left = cluster.devices[0].capacity - needs
-    if left <= 0 or room <= 0:
-        raise reason
     document["devices"][0]["capacity"] = f"{left}B"
     document["devices"].append({"name": _DISK, "kind": _DISK, "capacity": f"{room}B"})
-    return place_graph(
-        graph.graph,
-        Cluster.from_json(json.dumps(document)),
-        budget=budget,
-        bounds=False,
-        order=_ORDER,
-    )
+    return Cluster.from_json(json.dumps(document))
 
 
 def _warn_of_disk(model: nn.Module, found: Mapping[str, int | str]) -> None:

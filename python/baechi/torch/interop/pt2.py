@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import warnings
 import zipfile
@@ -13,15 +12,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from baechi._core import Graph, InputError
 from baechi.brief_errors import briefly, first_line
 from baechi.torch.capture.keys import keys_of
+from baechi.torch.capture.shapes import settle
 from baechi.torch.capture.step import Input, Output, Step
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.graph.graph import graph_of
-from baechi.torch.private import FakeTensorMode
 
 
 @briefly
@@ -89,7 +87,10 @@ def step_of(
         table.pop(torch.ops.aten.scaled_dot_product_attention.default)  # devices have a kernel
         program = program.run_decompositions(table)
     graph = program.graph
-    _Sizes(graph, dimensions).settle()
+    known = "placeholder", "call_function", "output"
+    if strange := next((node for node in graph.nodes if node.op not in known), None):
+        raise InputError(f"node {strange.name!r}: a graph inside the graph ({strange.op})")
+    settle(graph, _Sizes(graph, dimensions).number)
     signature = program.graph_signature
     weights = {
         **{name: ("weight", weight) for name, weight in signature.inputs_to_parameters.items()},
@@ -126,30 +127,10 @@ class _Sizes:
     """Gives the dynamic dimensions of a graph the sizes that were asked for."""
 
     def __init__(self, graph: fx.Graph, given: Mapping[str, int] | int | None) -> None:
-        self._graph = graph
         self._given = given
-        self._fake = FakeTensorMode()
-        self._name_of = self._names()
+        self._name_of = self._names(graph)
 
-    def settle(self) -> None:
-        for node in self._graph.nodes:
-            if node.target is operator.getitem or node.op in ("placeholder", "call_function"):
-                node.meta["val"] = pytree.tree_map(self._settled, node.meta.get("val"))
-            elif node.op != "output":
-                raise InputError(f"node {node.name!r}: a graph inside the graph ({node.op})")
-
-    def _settled(self, value: Any) -> Any:
-        if isinstance(value, torch.SymInt):
-            return self._size(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        size, stride = [[self._size(one) for one in of] for of in (value.size(), value.stride())]
-        with self._fake:
-            return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-
-    def _size(self, size: int | torch.SymInt) -> int:
-        if isinstance(size, int):
-            return size
+    def number(self, size: torch.SymInt) -> int:
         expression = size.node.expr
         values = {}
         for symbol in expression.free_symbols:
@@ -161,10 +142,11 @@ class _Sizes:
             values[symbol] = given
         return int(expression.subs(values))
 
-    def _names(self) -> dict[Any, str]:
+    @staticmethod
+    def _names(graph: fx.Graph) -> dict[Any, str]:
         """Return the first input and axis that have each dimension."""
         found: dict[Any, str] = {}
-        for node in self._graph.nodes:
+        for node in graph.nodes:
             value = node.meta.get("val")
             if node.op == "placeholder" and isinstance(value, torch.Tensor):
                 for axis, size in enumerate(value.shape):

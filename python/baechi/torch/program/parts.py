@@ -163,7 +163,8 @@ class _Builder:
 
     def add(self, call: Call, part: int) -> None:
         run = call.run
-        whole = call.lazy and all(slot.name in self.shared for slot in _reads(run))
+        reads = slots_in((run.args, run.kwargs))
+        whole = call.lazy and all(slot.name in self.shared for slot in reads)
         if whole and part > 0:
             return
 
@@ -257,7 +258,3 @@ _COPY = torch.ops.aten.copy_.default
 def _of_part(slot: Slot, part: int, shared: Mapping[str, Slot]) -> Slot:
     of = slot.of if slot.of is None or slot.of in shared else f"{slot.of}.{part}"
     return replace(slot, name=f"{slot.name}.{part}", of=of)
-
-
-def _reads(run: Run) -> list[Slot]:
-    return list(slots_in((run.args, run.kwargs)))

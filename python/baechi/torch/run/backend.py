@@ -91,11 +91,10 @@ class Backend:
         asked = " ".join(str(node.target) for node in graph.graph.nodes)
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
-            begin_gradients(graph, example_inputs, SEED, eagerly=True)
-            return eagerly(graph)
-        bring_together(graph, frozenset(self.placement.accelerators))
-        if why := why_views_are_eager(graph.graph):
-            frame.eager = why
+        else:
+            bring_together(graph, frozenset(self.placement.accelerators))
+            frame.eager = why_views_are_eager(graph.graph)
+        if frame.eager:
             begin_gradients(graph, example_inputs, SEED, eagerly=True)
             return eagerly(graph)
         try:

@@ -16,7 +16,7 @@ import torch
 from baechi.progress import remark
 from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
-from baechi.torch.program.instructions import HOST, mapped, reads_of, slots_in
+from baechi.torch.program.instructions import HOST, mapped, slots_in
 from baechi.torch.run.interpreter import (
     Interpreter,
     check,
@@ -47,7 +47,7 @@ def _library() -> Any:
 
 
 class Executor:
-    """A program in C++; what it computes from sizes alone is among its inputs there."""
+    """A program in C++."""
 
     def __init__(self, program: Program, devices: Sequence[torch.device], library: Any) -> None:
         check(program, devices)
@@ -55,10 +55,7 @@ class Executor:
         self.devices = {HOST: torch.device("cpu"), **dict(enumerate(devices))}
         self._slots = {slot.name: i for i, slot in enumerate(_slots_of(program))}
         self._host = len(devices)
-        self._numbers = list(_numbers_in(program))
-        early = {id(run) for run in self._numbers}
-        self._code = [one for one in program.code if id(one) not in early]
-        self._counted = [one for one in self._code if not isinstance(one, Free)]  # as C++ does
+        self._counted = [one for one in program.code if not isinstance(one, Free)]  # as C++ does
         self._native: Any = None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -66,8 +63,6 @@ class Executor:
         if self._native is None:
             self._native = self._built()  # not before: the backend that compiles fakes tensors
         check_count(self.program, inputs)
-        if self._numbers:
-            inputs += self._computed(inputs)
         try:
             return self._native.run(inputs)
         except Exception as error:
@@ -76,24 +71,12 @@ class Executor:
                 raise
             raise located(error, self._counted[place], self.devices) from error
 
-    def _computed(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the numbers that follow from those among the inputs."""
-        known = dict(zip((slot.name for slot in self.program.inputs), inputs, strict=True))
-
-        def told(part: Any) -> Any:
-            return known[part.name] if isinstance(part, Slot) else part
-
-        for run in self._numbers:
-            args, kwargs = mapped(run.args, told), mapped(run.kwargs, told)
-            known[run.out.name] = run.target(*args, **kwargs)
-        return [known[run.out.name] for run in self._numbers]
-
     def _built(self) -> Any:
         prepare(self.program, self.devices)
         ends = [*(self.devices[i] for i in range(self._host)), self.devices[HOST]]
         made = self._library.Executor(ends, len(self._slots))
         lanes = self.program.lanes()
-        for one in self._code:
+        for one in self.program.code:
             if isinstance(one, Free):
                 made.free([self._slots[slot.name] for slot in one.slots])
             elif isinstance(one, Run):
@@ -118,7 +101,6 @@ class Executor:
             (slots[slot.name], -1 if slot.device is None else self._index(slot.device))
             for slot in self.program.inputs
         ]
-        inputs += [(slots[run.out.name], -1) for run in self._numbers]
         made.finish(inputs, constants, outputs)
         return made
 
@@ -191,18 +173,6 @@ class Executor:
             return list(_flat(call.out, result))
 
         return function
-
-
-def _numbers_in(program: Program) -> Iterator[Run]:
-    """Yield the calls that make a number of the caller's numbers, in their order."""
-    known = {slot.name for slot in program.inputs if slot.device is None}
-    for one in program.code:
-        if not isinstance(one, Run) or isinstance(one.target, torch._ops.OpOverload):
-            continue
-        is_number = isinstance(one.out, Slot) and one.out.device is None
-        if is_number and all(slot.name in known for slot in reads_of(one)):
-            known.add(one.out.name)
-            yield one
 
 
 def _slots_of(program: Program) -> Iterator[Slot]:

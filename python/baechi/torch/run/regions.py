@@ -14,7 +14,7 @@ import contextlib
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -158,7 +158,7 @@ class _Gathering:
         self.code: list[Instruction] = []
         self.regions: list[Region] = []
         self.open: dict[int, list[Run]] = {}
-        self.readers = Counter(slot.name for one in program.code for slot in _read(one))
+        self.readers = Counter(slot.name for one in program.code for slot in reads_of(one))
         self.readers.update({slot.name for slot in slots_in(program.outputs)})
 
     def add(self, one: Instruction) -> None:
@@ -218,10 +218,6 @@ class _Gathering:
         self.code += [run for run in runs if id(run) in views]
 
 
-def _read(one: Instruction) -> Sequence[Slot]:
-    return () if isinstance(one, Free) else reads_of(one)
-
-
 def _is_view(run: Run) -> bool:
     return all(slot.of is not None for slot in run.outs)
 
@@ -254,7 +250,7 @@ def _is_static(slot: Slot, device: int) -> bool:
 
 def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
     """Return the most bytes that calls hold, run one by one, of what nobody else reads."""
-    last = {slot.storage: i for i, run in enumerate(runs) for slot in _touched(run)}
+    last = {slot.storage: i for i, run in enumerate(runs) for slot in (*reads_of(run), *run.outs)}
     now = most = 0
     ends = Counter[int]()  # bytes whose last reader is a call
     for i, run in enumerate(runs):
@@ -265,8 +261,3 @@ def _room(runs: Sequence[Run], results: dict[str, Slot]) -> int:
         most = max(most, now)
         now -= ends[i]
     return most
-
-
-def _touched(run: Run) -> Iterator[Slot]:
-    yield from reads_of(run)
-    yield from run.outs

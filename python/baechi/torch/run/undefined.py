@@ -46,7 +46,7 @@ def without(graph: fx.GraphModule, missing: Collection[int]) -> fx.GraphModule:
 def reached(graph: fx.GraphModule, missing: Collection[int]) -> list[bool]:
     """Tell which gradients of a backward graph there are without some of its tangents."""
     undefined, _ = _undefined(graph.graph, missing)
-    return [node is not None and node not in undefined for node in _flat(_output(graph.graph))]
+    return [node is not None and node not in undefined for node in _flat(graph.graph.output_node())]
 
 
 def read_later(
@@ -99,10 +99,6 @@ def _undefined(graph: fx.Graph, missing: Collection[int]) -> tuple[set[fx.Node],
             if all(n in undefined for n in read):
                 undefined.add(node)
     return undefined, carried
-
-
-def _output(graph: fx.Graph) -> fx.Node:
-    return next(node for node in graph.nodes if node.op == "output")
 
 
 def _flat(node: fx.Node) -> list[Any]:

@@ -81,7 +81,7 @@ class Pictures(nn.Module):
 
 
 class Telling(nn.MultiheadAttention):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x, x, x)[0]
 
 
