@@ -93,33 +93,28 @@ std::string theorems_text(const Theorems& found) {
 }
 
 std::string theorems_json(const Theorems& found) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.key("rho");
-  if (found.rho.has_value())
-    json.value(*found.rho);
-  else
-    json.null();
-  json.field("sct_assumption", found.sct_assumption);
-  json.field("applies", found.about_it);
-  json.field("n", found.memory.n);
-  json.field("R", found.memory.R);
-  json.field("C_ns", found.C.count());
-  json.key("promises");
-  json.begin_array();
-  for (const Promise& promise : found.promises) {
-    json.begin_object(JsonWriter::Layout::kInline);
-    json.field("method", promise.method);
-    json.field("factor", promise.factor);
-    json.field("rest_ns", promise.rest.count());
-    json.field("optimum", promise.optimum);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.key("rho");
+    if (found.rho.has_value())
+      json.value(*found.rho);
+    else
+      json.null();
+    json.field("sct_assumption", found.sct_assumption);
+    json.field("applies", found.about_it);
+    json.field("n", found.memory.n);
+    json.field("R", found.memory.R);
+    json.field("C_ns", found.C.count());
+    json.begin_array("promises");
+    for (const Promise& promise : found.promises) {
+      json.begin_object(JsonWriter::Layout::kInline);
+      json.field("method", promise.method);
+      json.field("factor", promise.factor);
+      json.field("rest_ns", promise.rest.count());
+      json.field("optimum", promise.optimum);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
@@ -138,8 +133,7 @@ ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
     std::string text;
     JsonWriter json(text);
     json.begin_object();
-    json.key("bounds");
-    json.begin_array();
+    json.begin_array("bounds");
     for (const NamedBound& bound : bounds) {
       json.begin_object(JsonWriter::Layout::kInline);
       json.field("name", bound.name);

@@ -78,8 +78,7 @@ void print_json(const std::vector<Verdict>& verdicts) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.key("files");
-  json.begin_array();
+  json.begin_array("files");
   for (const Verdict& verdict : verdicts) {
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("file", verdict.file);

@@ -108,8 +108,7 @@ void write_graph_facts(JsonWriter& json, const OpGraph& graph, const GraphFacts&
   json.field("largest_group", facts.largest_group);
   json.field("depth", facts.depth);
   json.field("width", facts.width);
-  json.key("work_by_kind");
-  json.begin_array();
+  json.begin_array("work_by_kind");
   for (const KindWork& kind : facts.kinds) {
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("kind", kind.kind);
@@ -155,13 +154,11 @@ void print_json(const OpGraph& graph, const GraphFacts& facts, const OnCluster* 
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.key("graph");
-  json.begin_object();
+  json.begin_object("graph");
   write_graph_facts(json, graph, facts);
   json.end_object();
   if (on_cluster != nullptr) {
-    json.key("cluster");
-    json.begin_object();
+    json.begin_object("cluster");
     write_cluster_facts(json, on_cluster->cluster, on_cluster->facts);
     json.end_object();
   }

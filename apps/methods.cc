@@ -19,32 +19,26 @@ OneOf methods(StepRequest& request) {
 
 std::string methods_json() {
   StepRequest request;
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.key("methods");
-  json.begin_array();
-  for (const OneOf::Choice& method : methods(request).choices) {
-    json.begin_object(JsonWriter::Layout::kInline);
-    json.field("name", method.name);
-    json.field("summary", method.summary);
-    json.end_object();
-  }
-  json.end_array();
-  json.key("paper");
-  json.begin_array();
-  for (const PaperRule& rule : paper_rules()) {
-    json.begin_object();
-    json.field("what", rule.what);
-    json.field("section", rule.section);
-    json.field("paper", rule.paper);
-    json.field("default", rule.by_default);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.begin_array("methods");
+    for (const OneOf::Choice& method : methods(request).choices) {
+      json.begin_object(JsonWriter::Layout::kInline);
+      json.field("name", method.name);
+      json.field("summary", method.summary);
+      json.end_object();
+    }
+    json.end_array();
+    json.begin_array("paper");
+    for (const PaperRule& rule : paper_rules()) {
+      json.begin_object();
+      json.field("what", rule.what);
+      json.field("section", rule.section);
+      json.field("paper", rule.paper);
+      json.field("default", rule.by_default);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 ExitCode run_methods(const RunContext& context) {

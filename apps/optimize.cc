@@ -27,8 +27,7 @@ struct OptimizeArguments {
 };
 
 void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& size) {
-  json.key(field);
-  json.begin_object(JsonWriter::Layout::kInline);
+  json.begin_object(field, JsonWriter::Layout::kInline);
   json.field("operators", size.ops);
   json.field("edges", size.edges);
   json.field("groups", size.groups);
@@ -36,36 +35,29 @@ void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& 
 }
 
 std::string optimized_json(const Optimized& optimized, const OpGraph& original) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.key("passes");
-  json.begin_array();
-  for (const PassStatistics& pass : optimized.passes) {
-    json.begin_object(JsonWriter::Layout::kInline);
-    json.field("pass", pass.pass);
-    write_size(json, "before", pass.before);
-    write_size(json, "after", pass.after);
-    json.field("cpu_time", pass.cpu_time.count());
-    if (!pass.note.empty()) json.field("note", pass.note);
-    json.end_object();
-  }
-  json.end_array();
-  json.key("operators");
-  json.begin_array();
-  for (const OpId op : optimized.graph.ops()) {
-    json.begin_object(JsonWriter::Layout::kInline);
-    json.field("name", optimized.graph[op].name);
-    json.key("members");
-    json.begin_array();
-    for (const OpId member : optimized.expansion.members(op)) json.value(original[member].name);
+  return json_document([&](JsonWriter& json) {
+    json.begin_array("passes");
+    for (const PassStatistics& pass : optimized.passes) {
+      json.begin_object(JsonWriter::Layout::kInline);
+      json.field("pass", pass.pass);
+      write_size(json, "before", pass.before);
+      write_size(json, "after", pass.after);
+      json.field("cpu_time", pass.cpu_time.count());
+      if (!pass.note.empty()) json.field("note", pass.note);
+      json.end_object();
+    }
     json.end_array();
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+    json.begin_array("operators");
+    for (const OpId op : optimized.graph.ops()) {
+      json.begin_object(JsonWriter::Layout::kInline);
+      json.field("name", optimized.graph[op].name);
+      json.begin_array("members");
+      for (const OpId member : optimized.expansion.members(op)) json.value(original[member].name);
+      json.end_array();
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 ExitCode run_optimizer(const OptimizeArguments& options, const RunContext& context) {

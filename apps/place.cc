@@ -44,26 +44,22 @@ struct PlaceArguments {
 };
 
 std::string unplaceable_json(const Unplaceable& answer, const OpGraph& graph) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("fits", false);
-  json.field("proved", answer.proved);
-  json.field("reason", answer.reason);
-  if (answer.op.has_value()) json.field("operator", graph[*answer.op].name);
-  json.field("short_by", answer.short_by.count());
-  if (answer.smallest_capacity.has_value())
-    json.field("smallest_equal_capacity", answer.smallest_capacity->count());
-  if (answer.more_devices.has_value()) json.field("smallest_device_count", *answer.more_devices);
-  if (answer.step_with_recomputation.has_value())
-    json.field("step_with_recomputation", answer.step_with_recomputation->count());
-  if (answer.step_with_host.has_value()) {
-    json.field("step_with_host", answer.step_with_host->count());
-    json.field("host_needs", answer.host_needs.count());
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.field("fits", false);
+    json.field("proved", answer.proved);
+    json.field("reason", answer.reason);
+    if (answer.op.has_value()) json.field("operator", graph[*answer.op].name);
+    json.field("short_by", answer.short_by.count());
+    if (answer.smallest_capacity.has_value())
+      json.field("smallest_equal_capacity", answer.smallest_capacity->count());
+    if (answer.more_devices.has_value()) json.field("smallest_device_count", *answer.more_devices);
+    if (answer.step_with_recomputation.has_value())
+      json.field("step_with_recomputation", answer.step_with_recomputation->count());
+    if (answer.step_with_host.has_value()) {
+      json.field("step_with_host", answer.step_with_host->count());
+      json.field("host_needs", answer.host_needs.count());
+    }
+  });
 }
 
 struct Expert {

@@ -27,8 +27,7 @@ ExitCode verify(const VerifyArguments& options, const RunContext& context) {
     JsonWriter json(text);
     json.begin_object();
     json.field("right", violations.empty());
-    json.key("violations");
-    json.begin_array();
+    json.begin_array("violations");
     for (const std::string& violation : violations) json.value(violation);
     json.end_array();
     json.end_object();

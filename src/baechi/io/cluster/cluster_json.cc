@@ -145,8 +145,7 @@ void write_link(JsonWriter& json, const LinkRule& rule) {
   json.field("latency", exact_text(rule.latency));
   if (rule.bandwidth.has_value()) json.field("bandwidth", exact_text(*rule.bandwidth));
   if (!rule.channels.empty()) {
-    json.key("channels");
-    json.begin_array();
+    json.begin_array("channels");
     for (const std::string& channel : rule.channels) json.value(channel);
     json.end_array();
   }
@@ -245,18 +244,15 @@ void write_cluster_object(JsonWriter& json, const ClusterSpec& spec, bool standa
     json.field("sends", sends_name(spec.sends));
   }
   if (spec.host_time.has_value()) {
-    json.key("host_time");
-    json.begin_object(JsonWriter::Layout::kInline);
+    json.begin_object("host_time", JsonWriter::Layout::kInline);
     json.field("call", exact_text(spec.host_time->call));
     json.field("send", exact_text(spec.host_time->send));
     json.end_object();
   }
-  json.key("devices");
-  json.begin_array();
+  json.begin_array("devices");
   for (const Device& device : spec.devices) write_device(json, device);
   json.end_array();
-  json.key("links");
-  json.begin_array();
+  json.begin_array("links");
   for (const LinkRule& rule : spec.links) write_link(json, rule);
   json.end_array();
   json.end_object();

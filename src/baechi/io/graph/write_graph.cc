@@ -24,8 +24,7 @@ class GraphWriter {
     json_.field("name", graph_.name());
     json_.field("memory_mode", memory_mode_name(graph_.memory_mode()));
     if (graph_.batch_size().has_value()) json_.field("batch_size", *graph_.batch_size());
-    json_.key("operators");
-    json_.begin_array();
+    json_.begin_array("operators");
     for (const OpId op : graph_.ops()) write_operator(op);
     json_.end_array();
     json_.end_object();
@@ -57,8 +56,7 @@ class GraphWriter {
   }
 
   void write_times(OpId op) {
-    json_.key("time");
-    json_.begin_object();
+    json_.begin_object("time");
     for (const KindId kind : graph_.kinds())
       if (const auto time = graph_.times(kind)[op]; time.has_value())
         json_.field(graph_.kind_name(kind), time->count());
@@ -67,8 +65,7 @@ class GraphWriter {
 
   void write_memory(const Operator& data) {
     if (data.variable || (data.permanent == Bytes(0) && data.temporary == Bytes(0))) return;
-    json_.key("memory");
-    json_.begin_object();
+    json_.begin_object("memory");
     if (data.permanent != Bytes(0)) json_.field("permanent", data.permanent.count());
     if (data.temporary != Bytes(0)) json_.field("temporary", data.temporary.count());
     json_.end_object();
@@ -76,8 +73,7 @@ class GraphWriter {
 
   void write_outputs(OpId op) {
     if (graph_.outputs(op).empty()) return;
-    json_.key("outputs");
-    json_.begin_array();
+    json_.begin_array("outputs");
     for (const TensorId tensor : graph_.outputs(op)) json_.value(graph_.size(tensor).count());
     json_.end_array();
   }
@@ -89,8 +85,7 @@ class GraphWriter {
       for (const Edge& edge : graph_.in_edges(op)) {
         if (edge.tensor.has_value() != data) continue;
         if (!any) {
-          json_.key(field);
-          json_.begin_array();
+          json_.begin_array(field);
           any = true;
         }
         write_reference(edge);
@@ -106,8 +101,7 @@ class GraphWriter {
     const auto first = std::ranges::lower_bound(all, op, {}, &Write::op);
     const auto last = std::ranges::upper_bound(all, op, {}, &Write::op);
     if (first == last) return;
-    json_.key("writes");
-    json_.begin_array();
+    json_.begin_array("writes");
     for (auto write = first; write != last; ++write) json_.value(graph_[write->variable].name);
     json_.end_array();
   }
@@ -126,8 +120,7 @@ class GraphWriter {
 
   void write_groups(OpId op) {
     if (graph_.colocation_names(op).empty()) return;
-    json_.key("colocate");
-    json_.begin_array();
+    json_.begin_array("colocate");
     for (const std::string_view name : graph_.colocation_names(op)) json_.value(name);
     json_.end_array();
   }

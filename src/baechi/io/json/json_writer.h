@@ -27,6 +27,14 @@ class JsonWriter {
   void end_array() { end(']'); }
 
   void key(std::string_view name);
+  void begin_object(std::string_view name, Layout layout = Layout::kLines) {
+    key(name);
+    begin_object(layout);
+  }
+  void begin_array(std::string_view name, Layout layout = Layout::kLines) {
+    key(name);
+    begin_array(layout);
+  }
 
   void value(std::string_view text);
   void value(const char* text) { value(std::string_view(text)); }
@@ -65,5 +73,17 @@ class JsonWriter {
   std::vector<Container> open_;
   bool after_key_ = false;
 };
+
+// The text of a document that is one object, whose fields `write` writes.
+template <class Write>
+std::string json_document(Write write) {
+  std::string text;
+  JsonWriter json(text);
+  json.begin_object();
+  write(json);
+  json.end_object();
+  json.finish();
+  return text;
+}
 
 }  // namespace baechi

@@ -33,8 +33,7 @@ class PlanWriter {
     json_.field("format", "baechi-plan");
     json_.field("version", 1);
     json_.field("baechi", version());
-    json_.key("graph");
-    json_.begin_object(Layout::kInline);
+    json_.begin_object("graph", Layout::kInline);
     json_.field("name", plan_.graph_name);
     json_.field("operators",
                 plan_.replicas.ops_of_one(step_ != nullptr ? step_->rank.size()
@@ -73,16 +72,14 @@ class PlanWriter {
 
  private:
   void write_texts(const char* field, const std::vector<std::string>& texts) {
-    json_.key(field);
-    json_.begin_array();
+    json_.begin_array(field);
     for (const std::string& text : texts) json_.value(text);
     json_.end_array();
   }
 
   void write_recomputed() {
     if (plan_.recomputed.empty()) return;
-    json_.key("recomputed");
-    json_.begin_array();
+    json_.begin_array("recomputed");
     for (const Recomputation& again : plan_.recomputed) {
       json_.begin_object(Layout::kInline);
       json_.field("operator", name_in_one(again.op));
@@ -94,11 +91,9 @@ class PlanWriter {
 
   void write_replicas() {
     if (!plan_.replicas.any()) return;
-    json_.key("replicas");
-    json_.begin_object();
+    json_.begin_object("replicas");
     json_.field("count", plan_.replicas.count);
-    json_.key("buckets");
-    json_.begin_array();
+    json_.begin_array("buckets");
     for (const auto& bucket : plan_.replicas.buckets) {
       json_.begin_array(Layout::kInline);
       for (const ReducedTensor& tensor : bucket)
@@ -117,24 +112,20 @@ class PlanWriter {
 
   void write_residency() {
     if (plan_.residency.empty()) return;
-    json_.key("residency");
-    json_.begin_object();
+    json_.begin_object("residency");
     json_.field("store", plan_.residency.store);
-    json_.key("away");
-    json_.begin_array();
+    json_.begin_array("away");
     for (const AwayTensor& away : plan_.residency.away) {
       json_.begin_object(Layout::kInline);
       json_.key("tensor");
       write_port(graph_[away.producer].name, away.port);
-      json_.key("fetches");
-      json_.begin_array();
+      json_.begin_array("fetches");
       for (const Fetch& fetch : away.fetches) write_fetch(fetch);
       json_.end_array();
       json_.end_object();
     }
     json_.end_array();
-    json_.key("on_store");
-    json_.begin_array();
+    json_.begin_array("on_store");
     for (const OpId op : plan_.residency.on_store) json_.value(graph_[op].name);
     json_.end_array();
     json_.end_object();
@@ -143,8 +134,7 @@ class PlanWriter {
   void write_fetch(const Fetch& fetch) {
     json_.begin_object(Layout::kInline);
     if (fetch.after.has_value()) json_.field("after", graph_[*fetch.after].name);
-    json_.key("readers");
-    json_.begin_array();
+    json_.begin_array("readers");
     for (const OpId reader : fetch.readers) json_.value(graph_[reader].name);
     json_.end_array();
     json_.end_object();
@@ -152,8 +142,7 @@ class PlanWriter {
 
   void write_bounds() {
     if (plan_.bounds.empty()) return;
-    json_.key("bounds");
-    json_.begin_array();
+    json_.begin_array("bounds");
     for (const NamedBound& bound : plan_.bounds) {
       json_.begin_object(Layout::kInline);
       json_.field("name", bound.name);
@@ -164,8 +153,7 @@ class PlanWriter {
   }
 
   void write_devices() {
-    json_.key("devices");
-    json_.begin_array();
+    json_.begin_array("devices");
     for (const DeviceId id : plan_.devices.keys()) {
       const PlanDevice& device = plan_.devices[id];
       json_.begin_object(Layout::kInline);
@@ -185,15 +173,13 @@ class PlanWriter {
   void write_passes() {
     if (plan_.passes.empty()) return;
     const auto write_size = [&](const char* field, const OptimizerPass::Size& size) {
-      json_.key(field);
-      json_.begin_object(Layout::kInline);
+      json_.begin_object(field, Layout::kInline);
       json_.field("operators", size.ops);
       json_.field("edges", size.edges);
       json_.field("groups", size.groups);
       json_.end_object();
     };
-    json_.key("passes");
-    json_.begin_array();
+    json_.begin_array("passes");
     for (const OptimizerPass& pass : plan_.passes) {
       json_.begin_object(Layout::kInline);
       json_.field("pass", pass.pass);
@@ -207,8 +193,7 @@ class PlanWriter {
 
   void write_methods() {
     if (plan_.methods.empty()) return;
-    json_.key("methods");
-    json_.begin_array();
+    json_.begin_array("methods");
     for (const MethodOutcome& outcome : plan_.methods) {
       json_.begin_object(Layout::kInline);
       json_.field("method", outcome.method);
@@ -217,8 +202,7 @@ class PlanWriter {
       if (!outcome.reason.empty()) json_.field("reason", outcome.reason);
       if (outcome.devices_used != 0) json_.field("devices_used", outcome.devices_used);
       if (!outcome.peaks.empty()) {
-        json_.key("peaks");
-        json_.begin_array();
+        json_.begin_array("peaks");
         for (const Bytes peak : outcome.peaks) json_.value(peak.count());
         json_.end_array();
       }
@@ -229,8 +213,7 @@ class PlanWriter {
 
   void write_improvements() {
     if (plan_.improvements.empty()) return;
-    json_.key("improvements");
-    json_.begin_array();
+    json_.begin_array("improvements");
     for (const Improvement& improvement : plan_.improvements) {
       json_.begin_object(Layout::kInline);
       json_.field("after", improvement.after.count());
@@ -242,8 +225,7 @@ class PlanWriter {
   }
 
   void write_operators() {
-    json_.key("operators");
-    json_.begin_array();
+    json_.begin_array("operators");
     for (const OpId op : graph_.ops()) {
       const OpSlot& slot = plan_.schedule.slots[op];
       json_.begin_object(Layout::kInline);
@@ -258,8 +240,7 @@ class PlanWriter {
   }
 
   void write_placement() {
-    json_.key("operators");
-    json_.begin_array();
+    json_.begin_array("operators");
     for (const OpId op : step_->rank.keys()) {
       json_.begin_object(Layout::kInline);
       json_.field("name", step_->name(op));
@@ -271,8 +252,7 @@ class PlanWriter {
 
   void write_runs() {
     const DeviceOrder order = order_of(plan_.schedule, graph_, plan_.cluster.devices.size());
-    json_.key("runs");
-    json_.begin_array();
+    json_.begin_array("runs");
     for (const std::vector<OpId>& runs : order) {
       json_.begin_array(Layout::kCompact);
       for (const OpId op : runs) {
@@ -289,8 +269,7 @@ class PlanWriter {
   }
 
   void write_transfers() {
-    json_.key("transfers");
-    json_.begin_array();
+    json_.begin_array("transfers");
     for (const Transfer& transfer : plan_.schedule.transfers) {
       json_.begin_object(Layout::kInline);
       json_.key("tensor");

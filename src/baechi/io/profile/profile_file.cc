@@ -129,8 +129,7 @@ void ProfileReader::read_sizes(std::vector<std::optional<Bytes>>& sizes) {
 void write_sizes(JsonWriter& json, std::string_view field,
                  const std::vector<std::optional<Bytes>>& sizes) {
   if (sizes.empty()) return;
-  json.key(field);
-  json.begin_array();
+  json.begin_array(field);
   for (const std::optional<Bytes>& size : sizes) {
     if (size.has_value())
       json.value(size->count());
@@ -144,14 +143,12 @@ void write_operator(JsonWriter& json, const OperatorProfile& op) {
   json.begin_object(Layout::kInline);
   json.field("name", op.name);
   if (!op.times.empty()) {
-    json.key("time");
-    json.begin_object();
+    json.begin_object("time");
     for (const KindTime& time : op.times) json.field(time.kind, time.time.count());
     json.end_object();
   }
   if (op.permanent.has_value() || op.temporary.has_value()) {
-    json.key("memory");
-    json.begin_object();
+    json.begin_object("memory");
     if (op.permanent.has_value()) json.field("permanent", op.permanent->count());
     if (op.temporary.has_value()) json.field("temporary", op.temporary->count());
     json.end_object();
@@ -181,20 +178,15 @@ Profile read_profile(const std::filesystem::path& path) {
 }
 
 std::string profile_to_json(const Profile& profile) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("format", kProfileFormat);
-  json.field("version", 1);
-  if (!profile.source.empty()) json.field("source", profile.source);
-  if (profile.batch_size.has_value()) json.field("batch_size", *profile.batch_size);
-  json.key("operators");
-  json.begin_array();
-  for (const OperatorProfile& op : profile.operators) write_operator(json, op);
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.field("format", kProfileFormat);
+    json.field("version", 1);
+    if (!profile.source.empty()) json.field("source", profile.source);
+    if (profile.batch_size.has_value()) json.field("batch_size", *profile.batch_size);
+    json.begin_array("operators");
+    for (const OperatorProfile& op : profile.operators) write_operator(json, op);
+    json.end_array();
+  });
 }
 
 }  // namespace baechi

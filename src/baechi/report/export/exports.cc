@@ -47,13 +47,9 @@ std::string to_csv(const OpGraph& graph, const Plan& plan) {
 
 std::string to_tensorflow(const OpGraph& graph, const Plan& plan) {
   const IdVector<DeviceId, std::string> names = tensorflow_devices(plan.cluster);
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  for (const OpId op : graph.ops()) json.field(graph[op].name, names[device_of(plan, op)]);
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    for (const OpId op : graph.ops()) json.field(graph[op].name, names[device_of(plan, op)]);
+  });
 }
 
 // An operator that holds weights, as the module that a device map knows it by.
@@ -102,31 +98,27 @@ IdVector<DeviceId, std::size_t> numbers_in_kind(const ClusterSpec& cluster) {
 std::string to_device_map(const OpGraph& graph, const Plan& plan) {
   const std::vector<Module> modules = modules_of(graph, plan);
   const IdVector<DeviceId, std::size_t> numbers = numbers_in_kind(plan.cluster);
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  std::optional<std::string_view> last;
-  for (std::size_t first = 0, end = 0; first < modules.size(); first = end) {
-    const DeviceId device = modules[first].device;
-    while (end < modules.size() && modules[end].device == device) ++end;
-    for (std::size_t i = first; i < end; ++i) {
-      const std::string_view name = modules[i].name;
-      std::size_t length = 0;
-      if (first > 0) length = own_prefix(name, modules[first - 1].name);
-      if (end < modules.size()) length = std::max(length, own_prefix(name, modules[end].name));
-      const std::string_view entry = name.substr(0, length);
-      if (last == entry) continue;
-      check_no_call(graph, modules[i].op, entry);
-      last = entry;
-      if (spec_of(plan, device).kind == "cpu")
-        json.field(entry, "cpu");
-      else
-        json.field(entry, numbers[device]);
+  return json_document([&](JsonWriter& json) {
+    std::optional<std::string_view> last;
+    for (std::size_t first = 0, end = 0; first < modules.size(); first = end) {
+      const DeviceId device = modules[first].device;
+      while (end < modules.size() && modules[end].device == device) ++end;
+      for (std::size_t i = first; i < end; ++i) {
+        const std::string_view name = modules[i].name;
+        std::size_t length = 0;
+        if (first > 0) length = own_prefix(name, modules[first - 1].name);
+        if (end < modules.size()) length = std::max(length, own_prefix(name, modules[end].name));
+        const std::string_view entry = name.substr(0, length);
+        if (last == entry) continue;
+        check_no_call(graph, modules[i].op, entry);
+        last = entry;
+        if (spec_of(plan, device).kind == "cpu")
+          json.field(entry, "cpu");
+        else
+          json.field(entry, numbers[device]);
+      }
     }
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  });
 }
 
 // What ComfyUI-MultiGPU calls a device.

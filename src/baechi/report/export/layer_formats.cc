@@ -151,18 +151,14 @@ std::string to_split_spec(const OpGraph& graph, const Plan& plan) {
   layers_per_device(graph, plan);  // refuses what is not layer-wise
   const Family family = largest_family(graph, plan);
   check_ends(graph, plan, family);
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  std::optional<DeviceId> last;
-  for (const auto& [number, layer] : family.layers) {
-    if (last.has_value() && layer.device != *last)
-      json.field(layer_of(graph[layer.example].name)->module, "beginning");
-    last = layer.device;
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    std::optional<DeviceId> last;
+    for (const auto& [number, layer] : family.layers) {
+      if (last.has_value() && layer.device != *last)
+        json.field(layer_of(graph[layer.example].name)->module, "beginning");
+      last = layer.device;
+    }
+  });
 }
 
 std::string to_module_fqns(const OpGraph& graph, const Plan& plan) {

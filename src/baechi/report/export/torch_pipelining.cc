@@ -301,20 +301,17 @@ std::string to_torch_pipelining(const OpGraph& graph, const Plan& plan) {
   JsonWriter json(text);
   json.begin_object();
   json.field("micro_batches", plan.micro_batches);
-  json.key("split_spec");
-  json.begin_object();
+  json.begin_object("split_spec");
   for (std::size_t i = 1; i < chain.stages().size(); ++i)
     json.field(first_module(chain.stages()[i]), "beginning");
   json.end_object();
-  json.key("stages");
-  json.begin_array();
+  json.begin_array("stages");
   for (std::size_t i = 0; i < chain.stages().size(); ++i) {
     const Stage& stage = chain.stages()[i];
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("rank", chain.rank(i));
     json.field("device", plan.cluster.devices[stage.device.index()].name);
-    json.key("modules");
-    json.begin_array();
+    json.begin_array("modules");
     for (const auto* modules : {&stage.before, &stage.layers, &stage.after})
       for (const std::string& module : *modules) json.value(module);
     json.end_array();

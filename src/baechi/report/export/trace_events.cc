@@ -159,8 +159,7 @@ class TraceWriter {
                       std::string_view name, const Value& value) {
     names_ += names_.empty() ? "" : ",\n";
     names_ += event("M", what, where, [&](JsonWriter& json) {
-      json.key("args");
-      json.begin_object();
+      json.begin_object("args");
       json.field(name, value);
       json.end_object();
     });
@@ -196,8 +195,7 @@ class TraceWriter {
                          json.number(microseconds_text(when.first));
                          json.key("dur");
                          json.number(microseconds_text(when.second - when.first));
-                         json.key("args");
-                         json.begin_object();
+                         json.begin_object("args");
                          args(json);
                          json.end_object();
                        })});
@@ -299,8 +297,7 @@ class TraceWriter {
             {point.at, event("C", "memory", {process(device), 0}, [&](JsonWriter& json) {
                json.key("ts");
                json.number(microseconds_text(point.at));
-               json.key("args");
-               json.begin_object();
+               json.begin_object("args");
                json.field("bytes", point.bytes.count());
                json.end_object();
              })});

@@ -76,8 +76,7 @@ class PlanWriter {
   }
 
   void write_bounds() {
-    json_.key("bounds");
-    json_.begin_array();
+    json_.begin_array("bounds");
     for (const NamedBound& bound : plan_.bounds) {
       json_.begin_object();
       json_.field("name", bound.name);
@@ -88,8 +87,7 @@ class PlanWriter {
   }
 
   void write_methods() {
-    json_.key("methods");
-    json_.begin_array();
+    json_.begin_array("methods");
     for (const MethodOutcome& row : plan_.methods) {
       json_.begin_object();
       json_.field("method", row.method);
@@ -106,8 +104,7 @@ class PlanWriter {
   void write_links() {
     static constexpr std::array<std::string_view, 5> kScopes{"default", "other-host", "same-host",
                                                              "kinds", "pair"};
-    json_.key("links");
-    json_.begin_array();
+    json_.begin_array("links");
     for (const LinkRule& rule : plan_.cluster.links) {
       json_.begin_object();
       json_.field("scope", kScopes[static_cast<std::size_t>(rule.scope)]);
@@ -131,8 +128,7 @@ class PlanWriter {
     for (const Transfer& transfer : plan_.schedule.transfers)
       links.emplace(std::pair(transfer.from, transfer.to),
                     &cluster.link(transfer.from, transfer.to));
-    json_.key("channel_pairs");
-    json_.begin_array();
+    json_.begin_array("channel_pairs");
     for (const auto& [pair, link] : links) {
       if (link->channels.empty()) continue;
       json_.begin_array();
@@ -145,8 +141,7 @@ class PlanWriter {
   }
 
   void write_devices() {
-    json_.key("devices");
-    json_.begin_array();
+    json_.begin_array("devices");
     for (const DeviceId id : plan_.devices.keys()) {
       const Device& device = plan_.cluster.devices[id.index()];
       const PlanDevice& seen = plan_.devices[id];
@@ -171,8 +166,7 @@ class PlanWriter {
   }
 
   void write_idle(const IdleTime& idle) {
-    json_.key("idle");
-    json_.begin_object();
+    json_.begin_object("idle");
     json_.field("elsewhere", idle.elsewhere.count());
     json_.field("queued", idle.queued.count());
     json_.field("moving", idle.moving.count());
@@ -182,8 +176,7 @@ class PlanWriter {
   }
 
   void write_bubbles(const DeviceBubbles& told) {
-    json_.key("bubbles");
-    json_.begin_object();
+    json_.begin_object("bubbles");
     Time end;  // of the bubble before
     write_column(json_, "gap", told.bubbles, [&](const Bubble& bubble) {
       return (bubble.start - std::exchange(end, bubble.end)).count();
@@ -199,13 +192,11 @@ class PlanWriter {
   void write_peak(const PeakFacts& peak) {
     json_.field("peak", peak.bytes.count());
     json_.field("peak_at", peak.at.count());
-    json_.key("peak_parts");
-    json_.begin_object();
+    json_.begin_object("peak_parts");
     for (std::size_t part = 0; part < kPartNames.size(); ++part)
       json_.field(kPartNames[part], peak.parts[part].count());
     json_.end_object();
-    json_.key("holders");
-    json_.begin_array();
+    json_.begin_array("holders");
     for (const HeldMemory& holder : peak.holders) {
       json_.begin_array();
       json_.value(static_cast<unsigned>(holder.use));
@@ -230,8 +221,7 @@ class PlanWriter {
   }
 
   void write_bars(const std::vector<TimelineBar>& bars) {
-    json_.key("bars");
-    json_.begin_object();
+    json_.begin_object("bars");
     write_column(json_, "operator", bars,
                  [&](const TimelineBar& bar) { return *operators_.row(bar.op); });
     Time end;  // of the bar before
@@ -250,8 +240,7 @@ class PlanWriter {
 
   // [bar, operators, busy time] of bars that stand for several operators.
   void write_blocks(const std::vector<TimelineBar>& bars) {
-    json_.key("blocks");
-    json_.begin_array();
+    json_.begin_array("blocks");
     for (std::size_t i = 0; i < bars.size(); ++i) {
       if (bars[i].count == 1) continue;
       json_.value(i);
@@ -278,8 +267,7 @@ class PlanWriter {
       write_column(json_, name, facts_.transfers,
                    [&](std::size_t i) { return of(plan_.schedule.transfers[i]); });
     };
-    json_.key("transfers");
-    json_.begin_object();
+    json_.begin_object("transfers");
     column("operator",
            [&](const Transfer& t) { return *operators_.row(graph_.producer(t.tensor)); });
     column("port", [&](const Transfer& t) {
@@ -302,8 +290,7 @@ class PlanWriter {
                             CriticalUse::kQueueWait},
                  [&](CriticalUse use) { return facts_.path.total(use).count(); });
     write_column(json_, "reasons", kReasonNames, [](std::string_view name) { return name; });
-    json_.key("critical_path");
-    json_.begin_array();
+    json_.begin_array("critical_path");
     for (const PathPart& part : facts_.path_parts) {
       const CriticalLink& link = facts_.path.links[part.longest];
       json_.begin_array();
@@ -346,8 +333,7 @@ std::string report_data(const StepGraph& step, std::span<const ReportPlan> plans
   JsonWriter json(text);
   json.begin_object(JsonWriter::Layout::kCompact);
   json.field("baechi", version());
-  json.key("graph");
-  json.begin_object();
+  json.begin_object("graph");
   json.field("name", graph.name());
   json.field("operators", graph.num_ops());
   json.field("edges", graph.num_edges());
@@ -355,8 +341,7 @@ std::string report_data(const StepGraph& step, std::span<const ReportPlan> plans
   if (graph.batch_size().has_value()) json.field("batch_size", *graph.batch_size());
   json.end_object();
   operators.write(json);
-  json.key("plans");
-  json.begin_array();
+  json.begin_array("plans");
   for (std::size_t i = 0; i < plans.size(); ++i)
     PlanWriter(json, graph, operators, *plans[i].plan, facts[i]).write(plans[i].label);
   json.end_array();

@@ -29,8 +29,7 @@ void ReportOperators::number() {
 }
 
 void ReportOperators::write_names(JsonWriter& json) const {
-  json.key("names");
-  json.begin_array();
+  json.begin_array("names");
   std::string_view before;
   for (const OpId op : shown_) {
     const std::string_view name = graph_[op].name;
@@ -49,8 +48,7 @@ void ReportOperators::write(JsonWriter& json) const {
   std::vector<std::string_view> kinds(number_of_kind.size());
   for (const auto& [kind, number] : number_of_kind) kinds[number] = kind;
   write_column(json, "kinds", kinds, [](std::string_view kind) { return kind; });
-  json.key("operators");
-  json.begin_object();
+  json.begin_object("operators");
   write_column(json, "kind", shown_, [&](OpId op) { return number_of_kind.at(graph_[op].kind); });
   write_column(json, "backward", shown_, [&](OpId op) { return graph_[op].backward ? 1 : 0; });
   write_column(json, "permanent", shown_, [&](OpId op) { return graph_[op].permanent.count(); });

@@ -65,17 +65,14 @@ class PlanJson {
     json_.field("bottleneck", bottleneck_name(told_.bottleneck));
     if (told_.busiest.has_value()) json_.field("busiest", cluster_[*told_.busiest].name);
     write_times();
-    json_.key("bounds");
-    json_.begin_object(Layout::kInline);
+    json_.begin_object("bounds", Layout::kInline);
     for (const NamedBound& bound : plan_.bounds) json_.field(bound.name, bound.value.count());
     json_.end_object();
-    json_.key("critical_path");
-    json_.begin_array();
+    json_.begin_array("critical_path");
     for (std::size_t i = 0; i < told_.path.links.size(); ++i) write_link(i);
     json_.end_array();
     if (pipeline_ != nullptr) write_pipeline(json_, plan_, *pipeline_);
-    json_.key("devices");
-    json_.begin_array();
+    json_.begin_array("devices");
     for (const DeviceId device : told_.peaks.keys()) write_device(device);
     json_.end_array();
     write_second_runs();
@@ -87,8 +84,7 @@ class PlanJson {
  private:
   void write_second_runs() {
     if (told_.second_runs.empty()) return;
-    json_.key("second_runs");
-    json_.begin_array();
+    json_.begin_array("second_runs");
     for (const SecondRunFacts& run : told_.second_runs) {
       json_.begin_object(Layout::kInline);
       json_.field("operator", run.name);
@@ -109,8 +105,7 @@ class PlanJson {
 
   void write_host() {
     if (told_.host.links.empty()) return;
-    json_.key("host_links");
-    json_.begin_array();
+    json_.begin_array("host_links");
     for (const LinkFacts& link : told_.host.links) {
       json_.begin_object(Layout::kInline);
       json_.field("device", cluster_[link.device].name);
@@ -123,8 +118,7 @@ class PlanJson {
       json_.end_object();
     }
     json_.end_array();
-    json_.key("fetches");
-    json_.begin_array();
+    json_.begin_array("fetches");
     for (const FetchFacts& fetch : told_.host.fetches) write_fetch(fetch);
     json_.end_array();
   }
@@ -143,8 +137,7 @@ class PlanJson {
   }
 
   void write_times() {
-    json_.key("critical_times");
-    json_.begin_object(Layout::kInline);
+    json_.begin_object("critical_times", Layout::kInline);
     for (const CriticalUse use : {CriticalUse::kCompute, CriticalUse::kTransfer,
                                   CriticalUse::kQueueWait, CriticalUse::kDeviceWait})
       json_.field(use_name(use), told_.path.total(use).count());
@@ -193,8 +186,7 @@ class PlanJson {
     json_.field("peak_at", seen.peak_at.count());
     if (seen.peak_op.has_value()) json_.field("peak_operator", graph_[*seen.peak_op].name);
     write_parts(told_.peaks[device]);
-    json_.key("holders");
-    json_.begin_array();
+    json_.begin_array("holders");
     for (const MemoryHolder& holder : told_.peaks[device].holders) {
       json_.begin_object(Layout::kInline);
       json_.field("operator", graph_[holder.op].name);
@@ -246,27 +238,21 @@ std::string explanation_json(const Explained& of, const PlanExplanation& told) {
 }
 
 std::string explanation_json(const Explained& of, const OperatorExplanation& told) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("operator", of.graph[told.op].name);
-  json.field("device", of.cluster[told.device].name);
-  json.field("makespan", of.plan.makespan().count());
-  json.field("inputs", told.ready.count());
-  json.field("start", told.start.count());
-  json.field("end", told.end.count());
-  json.field("critical", told.critical);
-  json.key("moves_along");
-  json.begin_array();
-  for (const OpId op : told.moves_along) json.value(of.graph[op].name);
-  json.end_array();
-  json.key("alternatives");
-  json.begin_array();
-  for (const Alternative& there : told.alternatives) write_alternative(json, of.cluster, there);
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.field("operator", of.graph[told.op].name);
+    json.field("device", of.cluster[told.device].name);
+    json.field("makespan", of.plan.makespan().count());
+    json.field("inputs", told.ready.count());
+    json.field("start", told.start.count());
+    json.field("end", told.end.count());
+    json.field("critical", told.critical);
+    json.begin_array("moves_along");
+    for (const OpId op : told.moves_along) json.value(of.graph[op].name);
+    json.end_array();
+    json.begin_array("alternatives");
+    for (const Alternative& there : told.alternatives) write_alternative(json, of.cluster, there);
+    json.end_array();
+  });
 }
 
 }  // namespace baechi

@@ -80,8 +80,7 @@ std::string bubbles_text(const Plan& plan, const IdVector<DeviceId, DeviceBubble
 }
 
 void write_bubbles(JsonWriter& json, const DeviceBubbles& bubbles) {
-  json.key("idle");
-  json.begin_object(JsonWriter::Layout::kInline);
+  json.begin_object("idle", JsonWriter::Layout::kInline);
   for (std::size_t cause = 0; cause < kBubbleCauses.size(); ++cause)
     json.field(kBubbleCauses[cause], bubbles.total[cause].count());
   json.end_object();
@@ -97,17 +96,14 @@ void write_pipeline(JsonWriter& json, const Plan& plan, const PipelineExplanatio
   const auto name = [&](DeviceId device) -> const std::string& {
     return plan.cluster.devices[device.index()].name;
   };
-  json.key("pipeline");
-  json.begin_object();
+  json.begin_object("pipeline");
   json.field("micro_batches", plan.micro_batches);
-  json.key("limit");
-  json.begin_object(JsonWriter::Layout::kInline);
+  json.begin_object("limit", JsonWriter::Layout::kInline);
   json.field(told.limit.to.has_value() ? "from" : "device", name(told.limit.device));
   if (told.limit.to.has_value()) json.field("to", name(*told.limit.to));
   json.field("busy", told.limit.busy.count());
   json.end_object();
-  json.key("next");
-  json.begin_array();
+  json.begin_array("next");
   for (const ScenarioOutcome& outcome : told.next) {
     json.begin_object(JsonWriter::Layout::kInline);
     json.field("name", outcome.name);

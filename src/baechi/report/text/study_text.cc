@@ -77,8 +77,7 @@ void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
     json.field("method", outcome.method);
     json.field("devices_used", outcome.devices_used);
     json.field("highest_peak", outcome.highest_peak.count());
-    json.key("fallbacks");
-    json.begin_array();
+    json.begin_array("fallbacks");
     for (const std::string& fallback : outcome.fallbacks) json.value(fallback);
     json.end_array();
   } else {
@@ -117,21 +116,16 @@ std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
 }
 
 std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.key("scenarios");
-  json.begin_array();
-  for (const ScenarioOutcome& outcome : outcomes) {
-    json.begin_object(Layout::kInline);
-    json.field("name", outcome.name);
-    write_outcome(json, outcome);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.begin_array("scenarios");
+    for (const ScenarioOutcome& outcome : outcomes) {
+      json.begin_object(Layout::kInline);
+      json.field("name", outcome.name);
+      write_outcome(json, outcome);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 std::string device_worth_text(const DevicesWorth& worth) {
@@ -168,38 +162,32 @@ std::string device_worth_text(const DevicesWorth& worth) {
 }
 
 std::string device_worth_json(const DevicesWorth& worth) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("fits", worth.step.has_value());
-  if (!worth.step.has_value()) {
-    json.field("reason", worth.reason);
-  } else {
-    write_micro_batches(json, worth.micro_batches);
-    json.field("makespan", worth.step->count());
-    json.key("devices");
-    json.begin_array();
-    for (const DeviceWorth& device : worth.devices) {
-      json.begin_object(Layout::kInline);
-      json.field("name", device.device);
-      if (device.step_without.has_value())
-        json.field("makespan_without", device.step_without->count());
-      else
-        json.field("reason", device.reason);
-      json.field("capacity", device.capacity.count());
-      json.field("peak", device.peak.count());
-      json.end_object();
+  return json_document([&](JsonWriter& json) {
+    json.field("fits", worth.step.has_value());
+    if (!worth.step.has_value()) {
+      json.field("reason", worth.reason);
+    } else {
+      write_micro_batches(json, worth.micro_batches);
+      json.field("makespan", worth.step->count());
+      json.begin_array("devices");
+      for (const DeviceWorth& device : worth.devices) {
+        json.begin_object(Layout::kInline);
+        json.field("name", device.device);
+        if (device.step_without.has_value())
+          json.field("makespan_without", device.step_without->count());
+        else
+          json.field("reason", device.reason);
+        json.field("capacity", device.capacity.count());
+        json.field("peak", device.peak.count());
+        json.end_object();
+      }
+      json.end_array();
+      json.begin_array("enough");
+      for (const std::string& name : worth.enough) json.value(name);
+      json.end_array();
+      json.field("makespan_of_enough", worth.step_of_enough.count());
     }
-    json.end_array();
-    json.key("enough");
-    json.begin_array();
-    for (const std::string& name : worth.enough) json.value(name);
-    json.end_array();
-    json.field("makespan_of_enough", worth.step_of_enough.count());
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  });
 }
 
 std::string sweep_csv(const std::vector<GridPoint>& points) {
@@ -226,23 +214,18 @@ std::string sweep_csv(const std::vector<GridPoint>& points) {
 }
 
 std::string sweep_json(const std::vector<GridPoint>& points) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.key("points");
-  json.begin_array();
-  for (const GridPoint& point : points) {
-    json.begin_object(Layout::kInline);
-    json.key("memory");
-    json.number(exact_text(point.memory));
-    json.field("requested_method", point.method);
-    write_outcome(json, point.outcome);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.begin_array("points");
+    for (const GridPoint& point : points) {
+      json.begin_object(Layout::kInline);
+      json.key("memory");
+      json.number(exact_text(point.memory));
+      json.field("requested_method", point.method);
+      write_outcome(json, point.outcome);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 std::string least_text(const Least& least) {
@@ -316,70 +299,58 @@ std::string sensitivity_csv(const Sensitivity& told) {
 }
 
 std::string sensitivity_json(const Sensitivity& told) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("off_by", told.fraction);
-  write_micro_batches(json, told.true_micro_batches);
-  json.field("makespan", told.true_makespan.count());
-  json.field("method", told.true_method);
-  if (told.steps.has_value()) {
-    json.key("steps");
-    json.begin_object(Layout::kInline);
-    json.field("min", told.steps->min.count());
-    json.field("lower_quartile", told.steps->lower_quartile.count());
-    json.field("median", told.steps->median.count());
-    json.field("upper_quartile", told.steps->upper_quartile.count());
-    json.field("max", told.steps->max.count());
-    json.end_object();
-  }
-  json.key("samples");
-  json.begin_array();
-  for (const SensitivitySample& sample : told.samples) {
-    json.begin_object(Layout::kInline);
-    json.field("seed", sample.seed);
-    json.field("fits", sample.makespan.has_value());
-    if (sample.makespan.has_value()) json.field("makespan", sample.makespan->count());
-    json.field("repaired", sample.repaired);
-    json.field("method", sample.method);
-    write_micro_batches(json, sample.micro_batches);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.field("off_by", told.fraction);
+    write_micro_batches(json, told.true_micro_batches);
+    json.field("makespan", told.true_makespan.count());
+    json.field("method", told.true_method);
+    if (told.steps.has_value()) {
+      json.begin_object("steps", Layout::kInline);
+      json.field("min", told.steps->min.count());
+      json.field("lower_quartile", told.steps->lower_quartile.count());
+      json.field("median", told.steps->median.count());
+      json.field("upper_quartile", told.steps->upper_quartile.count());
+      json.field("max", told.steps->max.count());
+      json.end_object();
+    }
+    json.begin_array("samples");
+    for (const SensitivitySample& sample : told.samples) {
+      json.begin_object(Layout::kInline);
+      json.field("seed", sample.seed);
+      json.field("fits", sample.makespan.has_value());
+      if (sample.makespan.has_value()) json.field("makespan", sample.makespan->count());
+      json.field("repaired", sample.repaired);
+      json.field("method", sample.method);
+      write_micro_batches(json, sample.micro_batches);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 std::string least_json(const Least& least) {
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  if (least.devices.has_value()) {
-    const FewestDevices& found = *least.devices;
-    json.key("devices");
-    json.begin_object(Layout::kInline);
-    json.field("count", found.count);
-    json.field("impossible_up_to", found.impossible_up_to);
-    write_micro_batches(json, found.plan.micro_batches);
-    json.field("makespan", found.plan.makespan().count());
-    json.field("method", found.plan.method);
-    json.end_object();
-  }
-  if (least.memory.has_value()) {
-    const LeastMemory& found = *least.memory;
-    json.key("memory");
-    json.begin_object(Layout::kInline);
-    json.field("capacity", found.capacity.count());
-    json.field("impossible_below", found.impossible_below.count());
-    write_micro_batches(json, found.plan.micro_batches);
-    json.field("makespan", found.plan.makespan().count());
-    json.field("method", found.plan.method);
-    json.end_object();
-  }
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    if (least.devices.has_value()) {
+      const FewestDevices& found = *least.devices;
+      json.begin_object("devices", Layout::kInline);
+      json.field("count", found.count);
+      json.field("impossible_up_to", found.impossible_up_to);
+      write_micro_batches(json, found.plan.micro_batches);
+      json.field("makespan", found.plan.makespan().count());
+      json.field("method", found.plan.method);
+      json.end_object();
+    }
+    if (least.memory.has_value()) {
+      const LeastMemory& found = *least.memory;
+      json.begin_object("memory", Layout::kInline);
+      json.field("capacity", found.capacity.count());
+      json.field("impossible_below", found.impossible_below.count());
+      write_micro_batches(json, found.plan.micro_batches);
+      json.field("makespan", found.plan.makespan().count());
+      json.field("method", found.plan.method);
+      json.end_object();
+    }
+  });
 }
 
 }  // namespace baechi

@@ -219,33 +219,27 @@ std::string terminal_view_json(const StepGraph& step, const Plan& plan, std::siz
   const TimeColumns shown = time_columns(step.graph(), plan, columns);
   IdVector<DeviceId, DeviceBubbles> bubbles;
   if (step.micro_batches() > 1) bubbles = find_bubbles(step, Cluster(plan.cluster), plan.schedule);
-  std::string text;
-  JsonWriter json(text);
-  json.begin_object();
-  json.field("makespan_ns", plan.makespan().count());
-  json.field("column_ns", shown.width.count());
-  if (step.micro_batches() > 1) json.field("micro_batches", step.micro_batches());
-  json.key("devices");
-  json.begin_array();
-  for (const DeviceId device : shown.devices.keys()) {
-    const auto write = [&](std::string_view name, const auto& values) {
-      json.key(name);
-      json.begin_array(JsonWriter::Layout::kInline);
-      for (const auto& value : values) json.value(value.count());
-      json.end_array();
-    };
-    json.begin_object();
-    json.field("name", plan.cluster.devices[device.index()].name);
-    write("computing_ns", shown.devices[device].computing);
-    write("moving_ns", shown.devices[device].moving);
-    write("memory_bytes", shown.devices[device].memory);
-    if (!bubbles.empty()) write_bubbles(json, bubbles[device]);
-    json.end_object();
-  }
-  json.end_array();
-  json.end_object();
-  json.finish();
-  return text;
+  return json_document([&](JsonWriter& json) {
+    json.field("makespan_ns", plan.makespan().count());
+    json.field("column_ns", shown.width.count());
+    if (step.micro_batches() > 1) json.field("micro_batches", step.micro_batches());
+    json.begin_array("devices");
+    for (const DeviceId device : shown.devices.keys()) {
+      const auto write = [&](std::string_view name, const auto& values) {
+        json.begin_array(name, JsonWriter::Layout::kInline);
+        for (const auto& value : values) json.value(value.count());
+        json.end_array();
+      };
+      json.begin_object();
+      json.field("name", plan.cluster.devices[device.index()].name);
+      write("computing_ns", shown.devices[device].computing);
+      write("moving_ns", shown.devices[device].moving);
+      write("memory_bytes", shown.devices[device].memory);
+      if (!bubbles.empty()) write_bubbles(json, bubbles[device]);
+      json.end_object();
+    }
+    json.end_array();
+  });
 }
 
 }  // namespace baechi
