@@ -22,7 +22,7 @@ from baechi.torch.program import parse
 from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
-from places import assert_alike
+from places import assert_alike, mean_square
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -378,10 +378,6 @@ def test_frozen_weights_are_never_put_back_and_memory_need_not_be_pinned(sim: Mo
     puts = [line for line in placed.program.splitlines() if " = put " in line]
     assert sum(f" {2 * WIDTH * 8} = put" in line for line in puts) == 6  # gradients
     assert not any(f" {WIDTH * WIDTH * 8} = put" in line for line in puts)
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 @pytest.mark.parametrize(

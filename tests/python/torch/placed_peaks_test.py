@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from places import mean_square
 from torch import nn
 
 ROWS, WIDTH = 256, 64
@@ -28,10 +29,6 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.left(x) * self.right(x)
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 def allocated() -> list[int]:

@@ -33,6 +33,10 @@ def rows(seed: int, count: int = 4) -> torch.Tensor:
     return torch.randn(count, WIDTH, generator=generator, dtype=torch.double)
 
 
+def mean_square(output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
 def doubles(*shapes: Sequence[int]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(*shape).double() for shape in shapes)
 

@@ -18,6 +18,7 @@ from baechi.pipeline import cluster_of
 from baechi.torch.capture.trace import capture
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.graph.graph import graph_of
+from places import mean_square
 from torch import nn
 
 WIDTH = 64
@@ -109,10 +110,6 @@ def model(name: str) -> nn.Module:
     torch.manual_seed(2)
     make, *_ = WAYS[name]
     return nn.Sequential(*(Adapted(make(nn.Linear(WIDTH, WIDTH))) for _ in range(3)))
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
+from places import mean_square
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -39,10 +40,6 @@ class Layers(nn.Module):
         for layer in self.layers:
             x = x + (checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x))
         return x
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 def trained(

@@ -14,10 +14,9 @@ import step_models as models
 import torch
 from baechi.torch.capture.keys import name_of
 from baechi.torch.capture.trace import capture
-from baechi.torch.costs.costs import FEW, MANY, Costs
+from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
 from baechi.torch.costs.measured import measured
 from baechi.torch.costs.roofline import estimated, flops_of
-from baechi.torch.costs.signatures import signature_of, traffic_of
 from torch import nn
 
 import baechi

@@ -13,9 +13,8 @@ import step_models as models
 import torch
 from baechi.torch.capture.step import LOSS, Step
 from baechi.torch.capture.trace import capture
-from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.costs import Costs, signature_of, traffic_of
 from baechi.torch.costs.roofline import estimated
-from baechi.torch.costs.signatures import signature_of, traffic_of
 from baechi.torch.graph.graph import StepGraph, graph_of, source_of
 from baechi.torch.graph.optimizers import updates_of
 from torch import nn

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import torch
 from baechi.torch.placing import place
 from places import machine, placed_at_random
+from step_models import language_model
 from torch import nn
 
 
@@ -91,3 +92,19 @@ def test_the_sizes_of_another_model_are_none_of_a_model() -> None:
             model(torch.randn(count, 16))
             assert "number" not in placed.program
             placed.restore()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_placed_model_generates_the_same_words() -> None:
+    pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    model, inputs = language_model("llama", 2, 16, 2)
+    words = inputs["input_ids"][:, :7]
+    how: dict[str, Any] = {"do_sample": False, "max_new_tokens": 3, "use_cache": True}
+    how |= {"attention_mask": torch.ones_like(words), "pad_token_id": 0}
+    expected = copy.deepcopy(model).eval().generate(words, **how)
+    with machine(seed=2):
+        placed = placed_at_random(model, inputs, 2)
+        model.eval()
+        assert torch.equal(model.generate(words, **how).cpu(), expected)
+        placed.restore()

@@ -19,7 +19,7 @@ import torch
 from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
-from places import WIDTH, Branches, Hooked, compared, machine, placed, rows
+from places import WIDTH, Branches, Hooked, compared, machine, mean_square, placed, rows
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -191,10 +191,6 @@ class Constants(nn.Module):
 def constants_inside() -> nn.Module:
     """Return a model whose graph of the constants runs in a call that is eager around it."""
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), Constants())
-
-
-def mean_square(output: torch.Tensor) -> torch.Tensor:
-    return output.square().mean()
 
 
 def squares(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:

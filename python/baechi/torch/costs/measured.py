@@ -19,8 +19,7 @@ from baechi.brief_errors import briefly
 from baechi.torch.capture.keys import is_call, shown_by
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import capture, device_of
-from baechi.torch.costs.costs import FEW, MANY, Costs
-from baechi.torch.costs.signatures import signature_of, traffic_of
+from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
 from baechi.torch.devices import usable
 
 _BUSY = 150e-6  # seconds; longer than the host takes to ask for a call

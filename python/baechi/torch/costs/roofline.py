@@ -15,8 +15,7 @@ from baechi._core import Cluster, roofline_time
 from baechi.presets import presets_of
 from baechi.torch.capture.keys import name_of
 from baechi.torch.capture.loss import tensors_in
-from baechi.torch.costs.costs import FEW, MANY, Costs
-from baechi.torch.costs.signatures import given, signature_of, traffic_of
+from baechi.torch.costs.costs import FEW, MANY, Costs, given, signature_of, traffic_of
 
 DEFAULT_PRESET = "rtx2080"  # for devices that only say "gpu"
 _PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -35,8 +35,7 @@ from baechi.torch.capture.keys import (
     shown_by,
 )
 from baechi.torch.capture.step import LOSS, Input, Step
-from baechi.torch.costs.costs import Costs
-from baechi.torch.costs.signatures import signature_of
+from baechi.torch.costs.costs import Costs, signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
 
 BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"

@@ -23,9 +23,8 @@ from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, described, place_graph
 from baechi.torch.capture.step import Step, bytes_of
 from baechi.torch.capture.trace import capture
-from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.costs import Costs, signature_of
 from baechi.torch.costs.roofline import estimated
-from baechi.torch.costs.signatures import signature_of
 from baechi.torch.devices import ENDLESS, detected_line
 from baechi.torch.graph.graph import graph_of, source_of
 from baechi.torch.planned_step import homes_of
