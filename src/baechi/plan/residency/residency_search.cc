@@ -151,7 +151,7 @@ const ResidencySearch::Seen& ResidencySearch::replay_once(const ResidencyTry& wh
     ReplayedResidency found = replay(problem_, start, std::move(residency), what.first_come);
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
     at->second.peaks = found.peaks;
-    at->second.rating = offer(std::move(found), {what, start.slots, memory, {}});
+    at->second.rating = offer(std::move(found), what, start, memory);
   }
   return at->second;
 }
@@ -170,7 +170,9 @@ const std::optional<ResidencyStart>& ResidencySearch::start_in(const InThisOrder
 }
 
 // Keeps the best, in an order that a file can tell; how good it is in that.
-ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const Way& way) {
+ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const ResidencyTry& what,
+                                               const ResidencyStart& start,
+                                               const ByDevice& memory) {
   const auto better = [&] { return !best_.has_value() || found.rating() < best_->rating(); };
   if (found.fits && better() && problem_.step.micro_batches > 1) {
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
@@ -180,7 +182,7 @@ ResidencySearch::Rating ResidencySearch::offer(ReplayedResidency found, const Wa
   if (!better()) return rating;
   work_.fits = work_.fits || found.fits;
   best_ = std::move(found);
-  best_way_ = way;
+  best_way_ = {what, start.slots, memory, rating};
   return rating;
 }
 

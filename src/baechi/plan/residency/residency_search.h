@@ -81,7 +81,8 @@ class ResidencySearch {
   };
   const Seen& replay_once(const ResidencyTry& what, ResidencyStart& start, const ByDevice& memory);
   const std::optional<ResidencyStart>& start_in(const InThisOrder& which);
-  Rating offer(ReplayedResidency found, const Way& way);
+  Rating offer(ReplayedResidency found, const ResidencyTry& what, const ResidencyStart& start,
+               const ByDevice& memory);
   std::vector<GivenGap> gaps_of_best() const;
   void change_one_by_one();
   void change_at_random();
