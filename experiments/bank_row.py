@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.run.mini_batch import parts_of, samples_in
+from baechi.torch.where import drawn
 from baechi.torch.where.moving import map_tensors
 
 import baechi
 from models.bank import ENTRIES
+from models.bank.entry import noise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 ROOM = 1 << 30
 SHARES = (0.6, 0.8)  # of what one device needs, for a plan
+SHORT = 1e-5  # the distance between losses by which a gradient is measured
+STRAIGHT = 1e-5  # a difference allowed between the two
 CLOSE = 1e-6  # a difference allowed, as a share of the largest value of a tensor or of one
 
 
@@ -48,6 +52,7 @@ class Trial:
     regions: bool = False  # which Inductor compiles, on the CPU
     asynchronous: bool = True  # with poison and delays; else peaks are measured
     inputs_on: int | None = None  # a device; None: the host
+    recompute: str = "auto"
 
 
 TRIALS = (
@@ -57,6 +62,14 @@ TRIALS = (
     Trial("random, inputs on the host"),
     Trial("random, eagerly", eager=True, inputs_on=1),
     Trial("steps, planned", 2, planned=True, micro_batches=2),
+    Trial("steps, random", micro_batches=2, inputs_on=0),
+)
+CHANCE = (
+    Trial("one device", 1, asynchronous=False, inputs_on=0),
+    Trial("planned", 2, planned=True, asynchronous=False, inputs_on=0),
+    Trial("random", inputs_on=0),
+    Trial("random, eagerly", eager=True, inputs_on=0),
+    Trial("random, run again", inputs_on=0, recompute="all"),
     Trial("steps, random", micro_batches=2, inputs_on=0),
 )
 COMPILED = (
@@ -82,16 +95,16 @@ class Subject:
     def __init__(self, entry: Entry, seed: int) -> None:
         self.entry = entry
         self.seed = seed
+        self.precision = torch.float if entry.single else torch.double
         self.batches = [
             map_tensors(
-                lambda t: t.double() if t.is_floating_point() else t, entry.inputs(size, seed)
+                lambda t: t.to(self.precision) if t.is_floating_point() else t,
+                entry.inputs(size, seed),
             )
             for size, seed in zip(entry.sizes, (1, 2, 1), strict=True)
         ]
         importlib.import_module("baechi.torch.sim")  # which is too late behind a backward
-        self.truth: dict[int | None, Trained] = {
-            None: self.trained(self.built(), self.batches, None)
-        }
+        self.truth: dict[int | None, Trained] = {None: self.unplaced()}
         self.need = 0  # bytes, on one device
 
     def device(self, number: int) -> str:
@@ -114,7 +127,11 @@ class Subject:
     def built(self) -> Any:
         """Return the model before its first step."""
         torch.manual_seed(7)
-        return self.entry.build().double().train()
+        return self.entry.build().to(self.precision).train()
+
+    def unplaced(self) -> Trained:
+        """Train on one device."""
+        return self.trained(self.built(), self.batches, None)
 
     def trained(
         self, model: Any, batches: list[Any], step: Callable[[Any], torch.Tensor] | None
@@ -197,6 +214,7 @@ class Subject:
         how: dict[str, Any] = {"method": "random", "seed": seed}
         if trial.planned:
             how = {"budget": "200ms"}
+        how["recompute"] = trial.recompute
         from baechi.torch import sim
 
         torch._dynamo.reset()
@@ -228,10 +246,15 @@ class Subject:
                 result = {"result": "FAILS", "said": "nothing was compiled"}
             if not trial.asynchronous:
                 result |= self.peaks(trial, placed)
+            if said := self.wrong(trial, placed, batches, found):
+                result |= {"result": "WRONG", "said": said}
             placed.restore()
-        if said := difference(self.truth[trial.micro_batches], found):
-            result |= {"result": "WRONG", "said": said}
         return result
+
+    def wrong(self, trial: Trial, placed: Any, batches: list[Any], found: Trained) -> str:  # noqa: ARG002
+        """Say what is wrong about what a placed model was trained to."""
+        close = 20 * CLOSE if self.entry.single else CLOSE
+        return difference(self.truth[trial.micro_batches], found, close)
 
     def peaks(self, trial: Trial, placed: Any) -> dict[str, Any]:
         """Return how far the predicted peaks are off, as a share of those that were measured."""
@@ -251,10 +274,10 @@ def are_finite(losses: list[float]) -> bool:
     return all(map(math.isfinite, losses))
 
 
-def difference(expected: Trained, found: Trained) -> str:
+def difference(expected: Trained, found: Trained, close: float = CLOSE) -> str:
     """Name the first loss, weight, buffer or gradient that differs; "" when none does."""
     for step, (a, b) in enumerate(zip(expected.losses, found.losses, strict=True), 1):
-        if not abs(a - b) <= CLOSE * max(1.0, abs(a)):
+        if not abs(a - b) <= close * max(1.0, abs(a)):
             return f"loss {b:.10g} instead of {a:.10g} in step {step}"
     if expected.tensors.keys() != found.tensors.keys():
         names = sorted(expected.tensors.keys() ^ found.tensors.keys())
@@ -268,7 +291,7 @@ def difference(expected: Trained, found: Trained) -> str:
             off = float((a - b).abs().max()) / scale if a.numel() else 0.0
         else:
             off = float((a != b).sum())
-        if not off <= CLOSE:
+        if not off <= close:
             return f"{name} is off by {off:.2g}"
     return ""
 
@@ -302,6 +325,66 @@ def main(kind: type[Subject], name: str, seed: int = 1) -> None:
         print(json.dumps({**found, "seconds": round(seconds, 2)}), flush=True)
 
 
+class Chance(Subject):
+    """A model of the bank whose forward draws random numbers.
+
+    The same seed gives the same again, and that of one device where one device draws all; and the
+    backward is that of what the forward has drawn: the loss changes along a line as its gradient
+    says.
+    """
+
+    trials = CHANCE
+
+    def unplaced(self) -> Trained:
+        """Train on a device whose generator those that are placed have, too."""
+        with self.machine(CHANCE[0], 0, ROOM):
+            batches = [map_tensors(lambda t: t.to("sim:0"), batch) for batch in self.batches]
+            return self.trained(self.built().to("sim:0"), batches, None)
+
+    def truth_in_parts(self, parts: int) -> Trained:  # noqa: ARG002
+        """Train in one part: parts draw in an order of their own."""
+        return self.truth[None]
+
+    def wrong(self, trial: Trial, placed: Any, batches: list[Any], found: Trained) -> str:
+        """Say what is wrong about what a placed model was trained to."""
+        step = placed.step if trial.micro_batches else None
+        states = [drawn.state_of(torch.device("sim", i)) for i in range(trial.devices)]
+        one_draws = sum(bool(state[8:].any()) for state in states) == 1
+        if one_draws and step is None and (said := difference(self.truth[None], found)):
+            return said
+        placed.model.load_state_dict(self.built().state_dict())
+        if said := difference(found, self.trained(placed.model, batches, step)):
+            return f"the same seed: {said}"
+        return self.slope(placed.model, batches[0], step)
+
+    def slope(self, model: Any, batch: Any, step: Any) -> str:
+        """Compare the gradient along a line with how the loss changes on it."""
+        weights = [p for p in model.parameters() if p.requires_grad]
+        line = [noise(*p.shape, seed=3).to(p) for p in weights]
+
+        def loss_at(length: float) -> float:
+            with torch.no_grad():
+                for weight, ahead in zip(weights, line, strict=True):
+                    weight.add_(ahead, alpha=length)
+            model.zero_grad()
+            torch.manual_seed(5)
+            if step is None:
+                args, kwargs = call_arguments(batch)
+                loss = self.entry.loss(model(*args, **kwargs))
+                loss.backward()
+            else:
+                loss = step(batch)
+            return float(loss.detach())
+
+        loss_at(0.0)
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in weights]
+        foreseen = sum(float((g * a).sum()) for g, a in zip(gradients, line, strict=True))
+        measured = (loss_at(SHORT) - loss_at(-2 * SHORT)) / (2 * SHORT)
+        if abs(measured - foreseen) <= STRAIGHT * max(1.0, abs(foreseen)):
+            return ""
+        return f"along a line the loss changes by {measured:.6g}, its gradient is {foreseen:.6g}"
+
+
 class Compiled(Subject):
     """A model of the bank whose regions Inductor compiles."""
 
@@ -309,5 +392,5 @@ class Compiled(Subject):
 
 
 if __name__ == "__main__":
-    chosen = Compiled if "compile" in sys.argv else Subject
-    main(chosen, sys.argv[1], *map(int, sys.argv[2:3]))
+    chosen = Chance if ENTRIES[sys.argv[1]].chance else Subject
+    main(Compiled if "compile" in sys.argv else chosen, sys.argv[1], *map(int, sys.argv[2:3]))

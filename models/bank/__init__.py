@@ -13,6 +13,7 @@ from __future__ import annotations
 from models.bank import (
     adversarial,
     attention,
+    chance,
     elsewhere,
     generative,
     in_place,
@@ -21,6 +22,7 @@ from models.bank import (
     packaged,
     perception,
     physics,
+    quantised,
     recurrent,
     remembering,
 )
@@ -32,6 +34,7 @@ FAMILIES = (
     attention,
     elsewhere,
     remembering,
+    chance,
     physics,
     mathematics,
     generative,
@@ -39,5 +42,6 @@ FAMILIES = (
     language,
     perception,
     packaged,
+    quantised,
 )
 ENTRIES: dict[str, Entry] = {entry.name: entry for family in FAMILIES for entry in family.ENTRIES}

@@ -47,6 +47,8 @@ class Entry:
     sizes: tuple[int, int, int] = (4, 3, 4)  # of the batches; the last is the first again
     varies: str = ""  # why other steps' memory is not that of the example
     needs: str = ""  # the package that it is from
+    chance: bool = False  # whether its forward draws random numbers
+    single: bool = False  # whether its library knows no double precision
 
 
 def seeded(seed: int) -> torch.Generator:

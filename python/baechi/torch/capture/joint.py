@@ -32,6 +32,7 @@ from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf, OutputOf
 from baechi.torch.capture.recorder import record
+from baechi.torch.capture.recurrent import LayersApart
 from baechi.torch.capture.shapes import Copies, Shapes, lent, settle
 from baechi.torch.private import (
     FakeTensorMode,
@@ -101,6 +102,8 @@ def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -
     if has_values:
         ways += [_by_values, _by_recording]
     for way in ways:
+        if way is _by_values:  # from here on calls run, where the weights are
+            example = _beside_weights(whole, example)
         try:
             with _quietly(whole):
                 joint = way(whole, example, device)
@@ -135,6 +138,14 @@ def _has_values(whole: nn.Module, example: tuple[Any, ...]) -> bool:
     weights = [*whole.parameters(), *whole.buffers()]
     given = pytree.tree_leaves(example)
     return not any(isinstance(t, torch.Tensor) and t.is_meta for t in (*weights, *given))
+
+
+def _beside_weights(whole: nn.Module, example: tuple[Any, ...]) -> tuple[Any, ...]:
+    homes = {tensor.device for tensor in (*whole.parameters(), *whole.buffers())}
+    if len(homes) != 1:
+        return example
+    here: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(*homes), example)
+    return here
 
 
 @contextlib.contextmanager
@@ -249,7 +260,7 @@ def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.Graph
 
     What a function does in a backward of its own comes without: only the forward has been marked.
     """
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, LayersApart():
         made = aot_export_joint_with_descriptors(stack, module, given, **how)
     graph: fx.GraphModule = made.graph_module
     halves = [node.meta.get("partitioner_tag") for node in graph.graph.nodes]

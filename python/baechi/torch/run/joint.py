@@ -21,6 +21,7 @@ from baechi.torch.program.instructions import HOST
 from baechi.torch.run.away import KEY
 from baechi.torch.run.marks import mark, promised_by_joint
 from baechi.torch.run.placement import Placement
+from baechi.torch.where.drawn import set_state, state_of
 from baechi.torch.where.homes import plain_parts
 
 
@@ -257,7 +258,7 @@ class SaveAndRun:
 
     def __call__(self, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
-        state = _state_of(device)
+        state = state_of(device)
         return self.target(*args, **kwargs), state
 
 
@@ -270,22 +271,9 @@ class RunFrom:
 
     def __call__(self, device: torch.device, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
-        now = _state_of(device)
-        _set_state(device, state)
+        now = state_of(device)
+        set_state(device, state)
         try:
             return self.target(*args, **kwargs)
         finally:
-            _set_state(device, now)
-
-
-def _state_of(device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    return torch.get_device_module(device).get_rng_state(device)
-
-
-def _set_state(device: torch.device, state: torch.Tensor) -> None:
-    if device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device).set_rng_state(state, device)
+            set_state(device, now)

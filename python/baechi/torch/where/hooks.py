@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from baechi.torch.capture.recorder import behind
 from baechi.torch.private import skip_code
+from baechi.torch.where.drawn import Drawn
 from baechi.torch.where.homes import Homes
 from baechi.torch.where.mode import Together, in_backward
 from baechi.torch.where.moving import listed, map_tensors, moved, sent
@@ -34,6 +35,7 @@ class _Entered(threading.local):
         self.behind: list[Any] = []  # the nodes of autograd that gave it what it reads
         self.threads: Any = None  # of backwards, what switched them off
         self.is_again = False  # a checkpoint runs it again: its caller is inside of a call
+        self.drawn: Drawn | None = None  # of the call, or of that whose backward runs
 
 
 _entered = _Entered()
@@ -55,9 +57,24 @@ class Enter:
             if not torch.compiler.is_compiling():
                 _entered.behind = nodes_of((args, kwargs))
                 _entered.is_again = in_backward()
+                self.draw((args, kwargs))
             self.mode.__enter__()
-        elif _entered.by is self:
+            return
+        if _entered.by is self:
             _entered.again += 1
+        if not torch.compiler.is_compiling() and _entered.drawn and not _entered.is_again:
+            _entered.drawn.note(self, (args, kwargs))
+
+    def draw(self, given: Any) -> None:
+        """Note generators' states, or put back those that are noted."""
+        if _entered.is_again:
+            if _entered.drawn is not None:
+                _entered.drawn.put_back(self, given)
+        elif len(self.mode.devices) > 1 and torch.is_grad_enabled():
+            _entered.drawn = Drawn(self.mode.devices)
+            _entered.drawn.note(self, given)
+        else:
+            _entered.drawn = None
 
 
 class Leave:
@@ -81,7 +98,8 @@ class Leave:
         device = _entered.device or self.enter.first
         _entered.by = _entered.device = None
         if not torch.compiler.is_compiling():
-            follow_backward(self.enter.back, nodes_of(output), _entered.behind)
+            drawn = None if _entered.is_again else _entered.drawn
+            follow_backward(self.enter.back, nodes_of(output), _entered.behind, drawn)
             _entered.behind = []
             if _entered.is_again:
                 return output
@@ -171,7 +189,9 @@ def nodes_of(value: Any) -> list[Any]:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -> None:
+def follow_backward(
+    mode: Together, first: Iterable[Any], ends: Iterable[Any], drawn: Drawn | None
+) -> None:
     """Have what Python runs in a backward read on one device, too.
 
     That is the backward of a function that has its own, and what a checkpoint computes again. One
@@ -182,10 +202,13 @@ def follow_backward(mode: Together, first: Iterable[Any], ends: Iterable[Any]) -
         _entered.threads = torch.autograd.set_multithreading_enabled(False)
 
     def enter(_: Any) -> None:
+        _entered.drawn = drawn or _entered.drawn
         mode.__enter__()
 
     def leave(*_: Any) -> None:
         mode.__exit__(None, None, None)
+        if drawn is not None:
+            drawn.end()
 
     for node in behind(first, ends):
         if isinstance(node, FunctionCtx) or not hasattr(node, "variable"):  # no gradient's sum

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forward draws is what it draws unplaced, and what its backward is of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("baechi.torch.sim")
+
+import baechi.torch
+import torch
+from baechi.torch.where.drawn import state_of
+from places import machine, placed
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from models.bank import ENTRIES
+
+FEATURES = 6
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+class Recurrent(nn.Module):
+    """Two recurrent layers with dropout between them; sequences may be packed."""
+
+    def __init__(self, kind: str, *, both: bool, packed: bool, projected: bool) -> None:
+        super().__init__()
+        more = {"proj_size": 3} if projected else {}
+        layer: Any = KINDS[kind]
+        self.layers = layer(FEATURES, 5, 2, dropout=0.4, bidirectional=both, **more)
+        self.packed = packed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given: Any = pack_padded_sequence(x, torch.tensor([2, 2, 1])) if self.packed else x
+        out, state = self.layers(given)
+        if self.packed:
+            out, _ = pad_packed_sequence(out)
+        states = state if isinstance(state, tuple) else (state,)
+        return sum((t.square().mean() for t in states), out.square().mean())
+
+
+def drawn(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[Any], torch.Tensor]:
+    """Return the loss, the gradients, and the generator's state behind them."""
+    torch.manual_seed(11)
+    loss = model(x)
+    loss.backward()
+    gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+    return loss.detach().cpu(), gradients, state_of(torch.device("sim", 0))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "both", "packed", "projected"),
+    [
+        ("lstm", False, False, False),
+        ("lstm", True, False, True),
+        ("gru", False, False, False),
+        ("rnn", True, False, False),
+        ("lstm", False, True, True),
+        ("gru", True, True, False),
+    ],
+)
+def test_layers_that_recur_have_dropout_between_them(
+    kind: str, both: bool, packed: bool, projected: bool
+) -> None:
+    def built() -> nn.Module:
+        torch.manual_seed(7)
+        model = Recurrent(kind, both=both, packed=packed, projected=projected)
+        return model.double().train()
+
+    generator = torch.Generator().manual_seed(1)
+    with machine():
+        x = torch.randn(2, 3, FEATURES, generator=generator, dtype=torch.double).to("sim:0")
+        expected = drawn(built().to("sim:0"), x)
+        model = built()
+        there = baechi.torch.place(model, x, "1x1GiB", devices=["sim:0"], bounds=False)
+        assert there.left_out == []
+        torch.testing.assert_close(drawn(model, x), expected)
+        assert "dropout" in str(there.program) or packed  # packed sequences run eagerly
+        there.restore()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_checkpoint_that_runs_eagerly_draws_the_same_again(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    def gradients(*, again: bool) -> list[torch.Tensor]:
+        torch.manual_seed(7)
+        entry = ENTRIES["dropout-checkpointed"]
+        model = entry.build().double().train()
+        if not again:
+            monkeypatch.setattr("models.bank.chance.checkpoint", lambda f, x, **_: f(x))
+        with machine(seed=seed) as devices, placed(model, devices, seed, compiled=False):
+            batches = [entry.inputs(4, i).double().to("sim:0") for i in (1, 2)]
+            torch.manual_seed(11)
+            # Two calls before one backward, whose second runs begin with the last one's.
+            sum(entry.loss(model(batch)) for batch in batches).backward()
+            states = [state_of(device) for device in devices]
+            return [*states, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)]
+
+    torch.testing.assert_close(gradients(again=True), gradients(again=False))
+
+
+def test_calls_of_one_module_that_nothing_tells_apart_do_not_run_again() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+            self.last = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            again = torch.utils.checkpoint.checkpoint
+            for _ in range(2):
+                x = again(lambda x: self.block(x * 2), x, use_reentrant=False)
+            return self.last(x)
+
+    torch.manual_seed(1)
+    model = Twice()
+    with machine() as devices, placed(model, devices, 3, compiled=False):
+        loss = model(torch.randn(4, 4, device="sim:0")).sum()
+        with pytest.raises(baechi.InputError, match="nothing tells which call it is"):
+            loss.backward()
