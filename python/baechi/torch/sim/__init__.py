@@ -207,7 +207,7 @@ def use_cpu_kernels(library: str) -> None:
     """
     if not torch.ops.baechi_sim.use_cpu_kernels(library):
         raise ValueError(
-            f"no operator of {library!r} has a kernel for the CPU alone: import the library first,"
+            f"no operator of {library!r} has a kernel for the CPU: import the library first,"
             " and name the namespace of its operators, as in torch.ops"
         )
 

@@ -43,8 +43,9 @@ BAECHI_EXPORT void baechi_sim_seed(int device, std::uint64_t seed) {
 
 namespace {
 
-// Gives the operators of a library that have kernels for the CPU these; returns how many. A library
-// may have kernels in PyTorch's own operators for all devices, too, which would be preferred.
+// Gives the operators of a library that have kernels for the CPU these; returns how many have. A
+// library may have kernels in PyTorch's own operators for all devices, too, which would be
+// preferred.
 std::int64_t use_cpu_kernels(const std::string& library) {
   static auto* given = new std::vector<torch::Library>;  // outlives every thread
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -54,9 +55,9 @@ std::int64_t use_cpu_kernels(const std::string& library) {
   for (const auto& name : dispatcher.getRegistrationsForDispatchKey(c10::DispatchKey::CPU)) {
     const auto op = dispatcher.findSchema(name);
     if (name.getNamespace() != library || !op) continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
-    ours.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     ++found;
+    if (op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;  // of a call before
+    ours.impl(toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
   given->push_back(std::move(ours));
   return found;
