@@ -46,9 +46,9 @@ needs on one; and on three with every call and weight on a random device, compil
 Steps of two micro-batches are compared with the two parts run one after the other; *no parts*
 counts models whose batch or script cannot be split. All but the first two trials run on
 asynchronous devices with delays and poison. Losses, weights, buffers and the last gradients must
-agree with those of one device to a millionth. Models that draw random numbers must train to the
-same twice, to what one device gives if one device draws all, and have the gradient along a line by
-which the loss changes."""
+agree with those of one device to a millionth. Models that draw random numbers must train alike
+twice, as on one device if one draws all, and the loss must change along a line as its gradient
+says."""
 
 
 @dataclass
