@@ -151,6 +151,15 @@ def test_written_clusters_keep_the_schema(
     assert is_valid(json.loads(result.stdout))
 
 
+@pytest.mark.parametrize(
+    "how", [{"sends": "blocking"}, {"sends": "1us,2us"}, {"host_time": "1us,2us"}]
+)
+def test_what_hosts_and_messages_take_keeps_the_schema(
+    is_valid: Validate, how: dict[str, Any]
+) -> None:
+    assert is_valid(json.loads(baechi.Cluster("2x8GiB", **how).to_json()))
+
+
 def test_written_profiles_keep_the_schema(data: Path, is_valid: Validate) -> None:
     profile = baechi.Profile.load(data / "good" / "profile_small.json")
     assert is_valid(json.loads(profile.to_json()))

@@ -106,10 +106,12 @@ class Relocation {
     result.start =
         device == told_.device ? told_.start : first_gap(device, result.inputs, duration);
     result.finish = result.start + duration;
-    if (device == told_.device)
+    if (device == told_.device) {
+      result.finish = told_.end;  // with its messages, which elsewhere would be others
       stay(result);
-    else
+    } else {
       replay(device, result);
+    }
     return result;
   }
 

@@ -71,6 +71,18 @@ def test_a_model_goes_through_its_trials(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [found["result"] for found in bank_row.trials(subject)] == ["WRONG"]
 
 
+def test_a_model_that_draws_goes_through_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bank_row.Chance, "trials", bank_row.CHANCE[:2])
+    subject = bank_row.Chance(ENTRIES["stochastic-depth"], 1)
+    assert [found["result"] for found in bank_row.trials(subject)] == ["ok", "ok"]
+    subject.truth[None].losses[0] += 1.0
+    assert next(found["result"] for found in bank_row.trials(subject)) == "WRONG"
+    model, (batch, *_) = subject.built(), subject.batches
+    assert subject.slope(model, batch, None) == ""
+    model.blocks[0].weight.register_hook(lambda gradient: 2 * gradient)
+    assert "along a line" in subject.slope(model, batch, None)
+
+
 def test_a_model_goes_through_the_trials_of_compiled_regions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -85,9 +97,12 @@ REFUSED = {
 }
 
 
+OWN = [entry.name for entry in ENTRIES.values() if not (entry.needs or entry.chance)]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.repeats
-@pytest.mark.parametrize("name", [entry.name for entry in ENTRIES.values() if not entry.needs])
+@pytest.mark.parametrize("name", OWN)
 def test_a_model_trains_as_on_one_device_with_every_call_and_weight_drawn(name: str) -> None:
     subject = bank_row.Subject(ENTRIES[name], 1)
     model = subject.built()

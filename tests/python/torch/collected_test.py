@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import baechi.torch
+import baechi.torch.sim
 import torch
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.placement import Placement
@@ -202,6 +203,25 @@ def test_a_step_is_one_program_of_all_its_micro_batches() -> None:
     calls = [line for line in text.splitlines() if "aten.tanh.default" in line]
     assert len(calls) == 3
     assert " = send " in text
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_step_asks_for_what_its_plan_has_and_adds_up_the_losses(count: int) -> None:
+    how: dict[str, Any] = {"asynchronous": False, "clock": "virtual", "operator_time": "1ms"}
+    with baechi.torch.sim.configured(devices=1, memory="1GiB", memory_bandwidth="1000GB/s", **how):
+        model, batch = Branches(), rows(1, 8).float()
+        placed = baechi.torch.place(
+            model, batch, "1x1GiB", costs="measure", micro_batches=count, devices=["sim:0"]
+        )
+        assert placed.plan is not None
+        for _ in range(2):
+            torch.accelerator.synchronize()
+            baechi.torch.sim.reset_virtual_clock()
+            model.zero_grad()
+            placed.step(batch.to("sim:0"))
+        more = baechi.torch.sim.virtual_time() - placed.plan.makespan_ns / 1e9
+        assert more == pytest.approx(0.002 if count > 1 else 0.0, abs=1e-4)
+        placed.restore()
 
 
 def test_what_a_forward_reads_in_slots_is_followed_and_its_calls_are_counted() -> None:

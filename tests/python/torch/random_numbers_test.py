@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from baechi.torch.where.drawn import state_of
 from places import machine, placed
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from models.bank import ENTRIES
 
@@ -83,6 +86,53 @@ def test_layers_that_recur_have_dropout_between_them(
         there.restore()
 
 
+class Noisy(nn.Module):
+    """Noise for which a call names the device, in a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, FEATURES)
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand(FEATURES, device=x.device, dtype=x.dtype)
+        return (self.layer(x) * noise).sin()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.part, x, use_reentrant=False).square().mean()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_random_call_that_names_its_device_runs_again() -> None:
+    with machine():
+        x = torch.ones(3, FEATURES, dtype=torch.double, device="sim:0")
+        model = Noisy().double()
+        expected = drawn(copy.deepcopy(model).to("sim:0"), x)
+        there = baechi.torch.place(model, x, "1x1GiB", devices=["sim:0"], bounds=False)
+        torch.testing.assert_close(drawn(model, x), expected)
+        assert "@again" in str(there.program)
+        there.restore()
+
+
+def test_a_selective_checkpoint_runs_eagerly() -> None:
+    class Selective(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept = functools.partial(
+                create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
+            )
+            for block in self.blocks:
+                x = checkpoint(block, x.tanh(), use_reentrant=False, context_fn=kept)
+            return x.square().mean()
+
+    model, x = Selective(), torch.ones(3, FEATURES)
+    expected = drawn(copy.deepcopy(model), x)[:2]
+    with machine() as devices, placed(model, devices, 3, compiled=False):
+        torch.testing.assert_close(drawn(model, x)[:2], expected)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_checkpoint_that_runs_eagerly_draws_the_same_again(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -112,9 +162,8 @@ def test_calls_of_one_module_that_nothing_tells_apart_do_not_run_again() -> None
             self.last = nn.Linear(4, 4)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            again = torch.utils.checkpoint.checkpoint
             for _ in range(2):
-                x = again(lambda x: self.block(x * 2), x, use_reentrant=False)
+                x = checkpoint(lambda x: self.block(x * 2), x, use_reentrant=False)
             return self.last(x)
 
     torch.manual_seed(1)

@@ -256,7 +256,7 @@ class SaveAndRun:
     draws = True
     __name__ = "save_and_run"  # what graphs call it
 
-    def __call__(self, device: torch.device, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, device: torch.device, /, *args: Any, **kwargs: Any) -> Any:
         """Run it."""
         state = state_of(device)
         return self.target(*args, **kwargs), state
@@ -269,7 +269,9 @@ class RunFrom:
     target: Any
     __name__ = "run_from"
 
-    def __call__(self, device: torch.device, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self, device: torch.device, state: torch.Tensor, /, *args: Any, **kwargs: Any
+    ) -> Any:
         """Run it."""
         now = state_of(device)
         set_state(device, state)

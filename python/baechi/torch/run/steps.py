@@ -71,6 +71,7 @@ class Steps:
         self.walks: dict[bool, Walk] = {}  # the last ones with and without gradients before
         self._whole = LossOf(model, loss)
         self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
+        self._numbers: dict[Any, torch.Tensor] = {}  # on devices
         whole = self._whole
 
         first, devices = placement.accelerators[0], frozenset(placement.accelerators)
@@ -237,10 +238,12 @@ class Steps:
         if len(self.texts) > known:
             self.walks[bool(existing)] = self._walk(found, parts, group)
         values = run(self._inputs(found, parts, group, [s * scale for s in shares], weights))
-        losses = []
+        losses, own = [], []
         for output, value in zip(parts.outputs, values, strict=True):
             if output.place == found.loss:
-                losses += [] if value is None else [value * shares[output.part or 0]]
+                if value is not None:
+                    losses.append(value)
+                    own.append(shares[output.part or 0])
             elif output.place in weights and output.place not in existing and value is not None:
                 self._give(weights[output.place], value)
         for i, place in joint.mutated.items():
@@ -248,7 +251,18 @@ class Steps:
                 torch.autograd.graph.increment_version(group[0][i])  # the program wrote it
             elif (new := values[parts.outputs.index(Output(place))]) is not None:
                 group[0][i].copy_(new)
-        return losses
+        if len(losses) < 2 and own in ([], [1.0]):
+            return losses
+        return [torch.stack(losses).dot(self._held(own, losses[0]))]
+
+    def _held(self, numbers: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+        """Return numbers as a tensor, from one step to the next the same."""
+        key = (*numbers, like.dtype, like.device)
+        if key not in self._numbers:
+            if len(self._numbers) > 16:  # scales that change
+                self._numbers.clear()
+            self._numbers[key] = torch.tensor(numbers, dtype=like.dtype, device=like.device)
+        return self._numbers[key]
 
     def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         """Give a weight a gradient: one that was tied behind dynamo's back has two."""
@@ -309,7 +323,7 @@ class Steps:
             else:
                 like = joint.tangents[one.place - len(joint.primals)].meta["val"]
                 value = tangents[one.part or 0]
-                values.append(torch.full((), value, dtype=like.dtype, device=like.device))
+                values.append(self._held([value], like)[0])
         return values
 
     def _program(

@@ -2,7 +2,7 @@
 """Drawn numbers of modules: what a checkpoint runs again eagerly draws them once more.
 
 PyTorch's checkpoint puts back the generators of the devices where its arguments are. Its modules
-may be on others.
+may be on others, and draw as they did from where they begin.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Collection, Hashable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from baechi._core import InputError
 from baechi.torch.where.moving import map_tensors
@@ -29,12 +30,14 @@ class Drawn:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def note(self, module: Hashable, given: Any) -> None:
         """Note that a module begins."""
+        if is_in_torch_dispatch_mode():  # a selective checkpoint's, to which states are tensors
+            return
         self._begun.setdefault(module, []).append((_memory_of(given), self._states()))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def put_back(self, module: Hashable, given: Any) -> None:
         """Have a module that begins again draw what it drew."""
-        begun = self._begun.get(module, [])
+        begun = [] if is_in_torch_dispatch_mode() else self._begun.get(module, [])
         if len(begun) > 1:
             memory = _memory_of(given)
             begun = [one for one in begun if one[0] == memory] or begun
@@ -84,8 +87,11 @@ def _memory_of(given: Any) -> list[Hashable]:
     found: list[Hashable] = []
 
     def look(tensor: torch.Tensor) -> torch.Tensor:
-        strided = tensor.layout == torch.strided and tensor.device.type != "meta"
-        found.append((tensor.data_ptr() if strided else id(tensor), tensor._version, tensor.shape))
+        try:
+            address = tensor.data_ptr()
+        except (RuntimeError, NotImplementedError):  # of what has none: sparse, inside torch.func
+            address = id(tensor)
+        found.append((address, tensor._version, tensor.shape))
         return tensor
 
     map_tensors(look, given)

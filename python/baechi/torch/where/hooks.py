@@ -70,7 +70,10 @@ class Enter:
         if _entered.is_again:
             if _entered.drawn is not None:
                 _entered.drawn.put_back(self, given)
-        elif len(self.mode.devices) > 1 and torch.is_grad_enabled():
+            return
+        if _entered.drawn is not None:
+            _entered.drawn.end()  # of a backward that was broken off
+        if len(self.mode.devices) > 1 and torch.is_grad_enabled():
             _entered.drawn = Drawn(self.mode.devices)
             _entered.drawn.note(self, given)
         else:

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "baechi/base/short_text.h"
 #include "baechi/base/version.h"
 #include "baechi/io/json/json_values.h"
 #include "baechi/io/json/json_writer.h"
@@ -55,6 +56,8 @@ class PlanWriter {
     write_texts("broken", facts_.broken);
     json_.field("communication", communication_name(plan_.cluster.communication));
     json_.field("sends", sends_name(plan_.cluster.sends));
+    if (const auto& messages = plan_.cluster.message_time; messages.has_value())
+      json_.field("messages", short_text(messages->send) + " and " + short_text(messages->receive));
     json_.field("cluster", plan_.cluster.name);
     write_bounds();
     write_methods();

@@ -218,7 +218,7 @@ function clusterSection(data, plan) {
     element("h3", {style: "margin-top:12px"}, "Links"),
     ...(plan.links.length > 0 ? plan.links.map((rule) => element("p", {}, linkWords(rule))) : [element("p", {}, "none: one device")]),
     element("h3", {}, "Assumed"),
-    element("p", {}, `${COMMUNICATION[plan.communication]} A tensor goes to each device once, as soon as it is made. ${MEMORY_MODE[data.graph.memory_mode]} Received copies take memory. A device runs one operator at a time${plan.sends === "blocking" ? ", and none while it sends" : ""}.`),
+    element("p", {}, `${COMMUNICATION[plan.communication]} A tensor goes to each device once, as soon as it is made. ${MEMORY_MODE[data.graph.memory_mode]} Received copies take memory. A device runs one operator at a time${plan.sends === "blocking" ? ", and none while it sends" : ""}${plan.messages ? `, which each message that it sends or receives makes longer, by ${plan.messages}` : ""}.`),
     element("p.soft", {}, "All times are predicted from the operator times in the graph by simulating the step; nothing here was measured."),
   ];
 }
