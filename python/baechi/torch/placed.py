@@ -29,6 +29,7 @@ from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Steps
 from baechi.torch.verification import Verification, verified
 from baechi.torch.weights import checkpoint, named_state, sources
+from baechi.torch.weights.parts import Parts
 from baechi.torch.where import Homes, install
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import batch_on
@@ -282,11 +283,11 @@ class Placed:
             optimizer: Whose state is written, too.
 
         """
-        path, state = Path(folder), self.model.state_dict()
-        checkpoint.check_can_be_written(path, self.model.state_dict(keep_vars=True))
+        path = Path(folder)
         kept = None if optimizer is None else self.optimizer_state_dict(optimizer)
-        checkpoint.write_beside(path, self.plan, {"processes": 1})
-        checkpoint.write(path, state, kept, None)
+        parts = checkpoint.to_write(path, self.model.state_dict(keep_vars=True), kept)
+        checkpoint.write_beside(path, self.plan, 1, parts)
+        checkpoint.write(path, {n: t.detach() for n, t in parts.tensors.items()}, kept, None)
 
     @briefly
     def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -300,7 +301,8 @@ class Placed:
 
         """
         found = sources.source_of(source)
-        names = sources.matched(found, self.model.state_dict(keep_vars=True))
+        parts = Parts(self.model.state_dict(keep_vars=True))
+        names = sources.matched(found, parts)
         values = found.read(dict.fromkeys(names.values()))
         kept = None
         if optimizer is not None:
@@ -308,7 +310,11 @@ class Placed:
             own = [name for group in groups for name in group]
             state = found.optimizer_state(own)
             kept = named_state.checked_state(self.model, optimizer, state)
-        self.model.load_state_dict({name: values[there] for name, there in names.items()})
+        whole = {name: values[names[name]] for name in parts.whole}
+        self.model.load_state_dict(whole, strict=not parts.parts)
+        with torch.no_grad():
+            for name, part in parts.parts.items():
+                part.copy_(values[names[name]])
         if optimizer is not None and kept is not None:
             named_state.load_named(self.model, optimizer, kept, lambda _: True)
 

@@ -15,7 +15,10 @@ pytest.importorskip("torch")
 
 import baechi.torch
 import torch
-from quantised_test import quantised
+from places import mean_square
+from quantised_test import WIDTH, Adapted, quantised
+from quantised_test import X as ROWS
+from quantised_test import model as adapted
 from torch import nn
 
 import baechi
@@ -90,10 +93,62 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(baechi.InputError, match="'_extra_state' is no tensor"):
         placed(Counting()).save(tmp_path / "c")
     model = net(1)
-    model.append(quantised(nn.Linear(3, 3)))
-    with pytest.raises(baechi.InputError, match=r"save: '\d.weight' wraps other tensors"):
-        placed(model).save(tmp_path / "c")
+    optimizer = torch.optim.Adam(model.parameters())
+    optimizer.state[model[0].weight]["exp_avg"] = quantised(nn.Linear(8, 8)).weight
+    with pytest.raises(baechi.InputError, match=r"optimizer's state of '0.weight' wraps other"):
+        placed(model).save(tmp_path / "c", optimizer=optimizer)
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["plain", "torchao", "bitsandbytes"])
+def test_quantised_weights_go_on_in_a_model_of_others(name: str, tmp_path: Path) -> None:
+    if name != "plain":
+        pytest.importorskip(name)
+    losses: list[list[float]] = []
+    for seed in (1, 2):
+        model = adapted(name, seed)
+        here = baechi.torch.place(
+            model,
+            ROWS,
+            "2x1GiB",
+            loss=mean_square,
+            micro_batches=2,
+            method="random",
+            seed=seed,
+            devices=["cpu"] * 2,
+            verbose=False,
+            bounds=False,
+        )
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 0.01)
+
+        def step(here: Any = here, optimizer: Any = optimizer) -> float:
+            loss = float(here.step(ROWS))
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        step()
+        if seed == 1:
+            here.save(tmp_path / "c", optimizer=optimizer)
+        else:
+            here.load(tmp_path / "c", optimizer=optimizer)
+        losses.append([step(), step()])
+    assert losses[0] == losses[1]
+    if name == "plain":
+        here.load(here.state_dict())
+        assert step() < losses[1][1]
+    about = tmp_path / "c" / "baechi.json"
+    about.write_text(about.read_text().replace("torch.uint8", "torch.int8"))
+    about.write_text(about.read_text().replace("Int8", "Int4"))
+    with pytest.raises(baechi.InputError, match=r"c: '0.base.weight' is not quantised as in the"):
+        here.load(tmp_path / "c")
+    about.unlink()
+    with pytest.raises(baechi.InputError, match="is not quantised as in the model: only the model"):
+        here.load(tmp_path / "c")
+    others = nn.Sequential(*(Adapted(nn.Linear(WIDTH, WIDTH)) for _ in range(3)))
+    with pytest.raises(baechi.InputError, match=r"state.* '0\.base\.weight'"):
+        here.load(others.state_dict())
 
 
 def test_spoiled_checkpoints_change_nothing(tmp_path: Path) -> None:

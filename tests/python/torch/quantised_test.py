@@ -106,8 +106,8 @@ class Adapted(nn.Module):
         return torch.tanh(self.base(x) + self.up(self.down(x)))
 
 
-def model(name: str) -> nn.Module:
-    torch.manual_seed(2)
+def model(name: str, seed: int = 2) -> nn.Module:
+    torch.manual_seed(seed)
     make, *_ = WAYS[name]
     return nn.Sequential(*(Adapted(make(nn.Linear(WIDTH, WIDTH))) for _ in range(3)))
 

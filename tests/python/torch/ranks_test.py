@@ -23,7 +23,17 @@ _WORLDS = {
 }
 _ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
-    2: [*_ALONE, "dropped", "copied_simulated", "hosted", "mixed", "mixed_infinite", "late"],
+    2: [
+        *_ALONE,
+        "dropped",
+        "copied_simulated",
+        "hosted",
+        "mixed",
+        "mixed_infinite",
+        "late",
+        "quantised_saved",
+    ],
+    3: ["quantised_resumed"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
 }
 
@@ -183,6 +193,18 @@ def test_a_checkpoint_is_gone_on_from_by_other_placements_and_in_one_process(
         assert told == pytest.approx(losses * 3, rel=1e-9)
         assert state.keys() == loaded.keys()
         assert all(torch.equal(value, loaded[name]) for name, value in state.items())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_quantised_weights_is_gone_on_from_on_more_ranks_and_on_one(
+    folder: Path,
+) -> None:
+    """By models of other weights, which all are in it."""
+    saved, others = found(folder, "quantised_saved"), found(folder, "quantised_resumed")
+    assert len(others) == 3
+    assert saved[0] == saved[1]
+    for told in (*others, rank_cases.quantised_steps(3, folder, ranks=False)):
+        assert told == pytest.approx([saved[0][1], *saved[0][1:]], rel=1e-5)
 
 
 @pytest.mark.parametrize(("how", "patience"), [("killed", 60), ("raises", 60), ("hangs", 5)])

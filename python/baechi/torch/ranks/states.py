@@ -17,6 +17,7 @@ from baechi.torch.ranks.errors import digest, sum_of
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.weights import Guard, RankWeights
 from baechi.torch.weights import checkpoint, named_state, sources
+from baechi.torch.weights.parts import Parts
 from baechi.torch.where.moving import map_tensors
 
 
@@ -64,7 +65,6 @@ class RankStates(Placed):
         with self.processes.agreeing("gather the state of an optimizer") as facts:
             mine = named_state.named_state(self.model, optimizer, self._is_told)
             facts["groups of parameters"] = digest(repr(mine["param_groups"]))
-
         shown = map_tensors(lambda t: torch.empty_like(t, device="meta"), mine["state"])
         found: dict[str, Any] = {}
         for rank, each in enumerate(self.processes.gathered(shown)):
@@ -89,36 +89,36 @@ class RankStates(Placed):
         path, kept = Path(folder), None
         with self.processes.agreeing("save a checkpoint") as facts:
             facts["folder"] = str(path)
-            state = self._guard.state_of(self.model)
-            checkpoint.check_can_be_written(path, state)
             if optimizer is not None:
                 kept = named_state.named_state(self.model, optimizer, self._is_told)
                 facts["groups of parameters"] = digest(repr(kept["param_groups"]))
+            parts = checkpoint.to_write(path, self._guard.state_of(self.model), kept)
         with self.processes.agreeing("save a checkpoint"):
             if self.processes.rank == 0:
-                checkpoint.write_beside(path, self.plan, {"processes": self.processes.count})
-        own = {name: t.detach() for name, t in state.items() if self._is_told(name)}
+                checkpoint.write_beside(path, self.plan, self.processes.count, parts)
+        home, rank = self._weights.home_of, self.processes.rank
+        own = {n: t.detach() for n, t in parts.tensors.items() if home.get(id(t), 0) == rank}
         with self.processes.agreeing("save a checkpoint"):
             checkpoint.write(path, own, kept, self.processes.group)
 
     def load(self, source: Any, *, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Load weights; every rank reads its own, and all do or none."""
-        wanted, kept = self._guard.state_of(self.model), None
-        own = [name for name in wanted if self._is_here(name)]
+        parts, kept = Parts(self._guard.state_of(self.model)), None
+        home, part = self._weights.home_of, self.processes.part
+        own = {n: t for n, t in parts.tensors.items() if home.get(id(t), part) == part}
         with self.processes.agreeing("load these weights") as facts:
             found = sources.source_of(source)
-            names = sources.matched(found, wanted)
+            names = sources.matched(found, parts)
             facts["names and shapes of what is loaded"] = digest(repr(found.shapes))
             if isinstance(source, Mapping):
-                sums = {name: sum_of(tensor) for name, tensor in source.items()}
-                facts["values of the state"] = digest(repr(sums))
+                facts["values of the state"] = digest(repr([*map(sum_of, source.values())]))
             values = found.read(dict.fromkeys(names[name] for name in own))
             if optimizer is not None:
-                state = found.optimizer_state(own)
+                state = found.optimizer_state(filter(self._is_here, self._weights.owners))
                 kept = named_state.checked_state(self.model, optimizer, state)
                 facts["groups of parameters"] = digest(repr(kept["param_groups"]))
         with torch.no_grad():
-            for name in own:
-                wanted[name].copy_(values[names[name]])
+            for name, tensor in own.items():
+                tensor.copy_(values[names[name]])
         if kept is not None and optimizer is not None:
             named_state.load_named(self.model, optimizer, kept, self._is_here)

@@ -23,8 +23,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi import __version__
 from baechi._core import InputError, Plan, write_text
+from baechi.torch.weights.parts import Parts
 
 METADATA = ".metadata"
+_BESIDE = "baechi.json"
 _OPTIMIZER = "optimizer"
 
 
@@ -47,6 +49,10 @@ class Checkpoint:
             raise InputError(f"{folder / METADATA} cannot be read: {error}") from error
         self.names = list(known)
         self.tensors = {n: m for n, m in known.items() if isinstance(m, TensorStorageMetadata)}
+        self.kinds: dict[str, list[str]] = {}
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            kinds = json.loads((folder / _BESIDE).read_text())["kinds"]  # other tools write none
+            self.kinds = {name: [*map(str, kind)] for name, kind in kinds.items()}
 
     def check(self, names: Iterable[str]) -> None:
         """Raise InputError unless the files that have these are there, and long enough."""
@@ -118,30 +124,26 @@ def _lists(value: Any) -> Any:
     return {key: _lists(each) for key, each in value.items()}
 
 
-def check_can_be_written(folder: Path, model: Mapping[str, Any]) -> None:
-    """Raise InputError where a checkpoint is already, and for a state that could not be loaded."""
+def to_write(folder: Path, state: Mapping[str, Any], optimizer: Any) -> Parts:
+    """Return a state's tensors; raise InputError where a checkpoint is, or for what none holds."""
     if (folder / METADATA).exists():
         raise InputError(f"{folder} holds a checkpoint already: give each step a folder of its own")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is no folder")
-    strange = next((name for name, each in model.items() if not isinstance(each, Tensor)), None)
+    parts = Parts(state)
+    strange = next((name for name, t in parts.whole.items() if not isinstance(t, Tensor)), None)
     if strange is not None:
         raise InputError(
             f"{strange!r} is no tensor, and only tensors are loaded again: save the state of the "
             "model by torch.save, placed.state_dict() has all of it"
         )
-    check_is_plain(model, "save")
-
-
-def check_is_plain(model: Mapping[str, Any], what: str) -> None:
-    """Raise InputError where a state, with its own tensors, has some that wrap others."""
-    for name, tensor in model.items():
-        if is_traceable_wrapper_subclass(tensor):
+    for name, kept in ({} if optimizer is None else optimizer["state"]).items():
+        if any(map(is_traceable_wrapper_subclass, kept.values())):
             raise InputError(
-                f"{what}: {name!r} wraps other tensors, as quantised weights do, and only plain "
-                "ones are written, or told to other ranks: save the model before place, and what "
-                "it trains by its names"
+                f"the optimizer's state of {name!r} wraps other tensors, which no checkpoint "
+                "holds: save it by torch.save, placed.optimizer_state_dict(optimizer) has it"
             )
+    return parts
 
 
 @contextlib.contextmanager
@@ -167,12 +169,13 @@ def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> No
         dcp.save(state, storage_writer=writer, process_group=group, no_dist=group is None)
 
 
-def write_beside(folder: Path, plan: Plan | None, about: dict[str, Any]) -> None:
-    """Write the plan and the versions."""
+def write_beside(folder: Path, plan: Plan | None, processes: int, parts: Parts) -> None:
+    """Write the plan, the versions, and what weights that have parts are made of."""
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     versions = {"baechi": __version__, "torch": torch.__version__}
-    write_text(folder / "baechi.json", json.dumps({**versions, **about}, indent=2) + "\n")
+    about = {**versions, "processes": processes, "kinds": parts.kinds}
+    write_text(folder / _BESIDE, json.dumps(about, indent=2) + "\n")
     if plan is not None:
         plan.save(folder / "plan.json")
         plan.micro_batch_graph.save(folder / "graph.json")

@@ -15,7 +15,8 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.weights.checkpoint import METADATA, Checkpoint
-from baechi.torch.where.homes import named_tensors
+from baechi.torch.weights.parts import Parts
+from baechi.torch.where.homes import named_tensors, plain_parts
 
 _SUFFIX = ".safetensors"
 _MODEL = "model."  # stands before the weights of a checkpoint
@@ -26,6 +27,7 @@ class Source(ABC):
 
     said: str  # what it is called in an error
     shapes: dict[str, tuple[int, ...]]
+    kinds: Mapping[str, list[str]] = {}  # of what has parts
 
     @abstractmethod
     def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -47,8 +49,9 @@ class _State(Source):
         strange = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
         if strange:
             raise InputError(f"state: {strange[0]!r} is no tensor, and only tensors are loaded")
-        self._state = state
-        self.shapes = {name: tuple(value.shape) for name, value in state.items()}
+        parts = Parts(state)
+        self._state, self.kinds = parts.tensors, parts.kinds
+        self.shapes = {name: tuple(value.shape) for name, value in self._state.items()}
 
     def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         return {name: self._state[name] for name in names}
@@ -106,7 +109,7 @@ class _Checkpointed(Source):
     def __init__(self, folder: Path) -> None:
         self.said = str(folder)
         self._checkpoint = Checkpoint(folder)
-        known = self._checkpoint.tensors
+        known, self.kinds = self._checkpoint.tensors, self._checkpoint.kinds
         ours = any(name.startswith(_MODEL) for name in known)
         self._prefix = _MODEL if ours else ""
         self.shapes = {
@@ -147,14 +150,14 @@ def source_of(given: Any) -> Source:
     )
 
 
-def matched(source: Source, wanted: Mapping[str, Any]) -> dict[str, str]:
+def matched(source: Source, parts: Parts) -> dict[str, str]:
     """Return the name in a source of every weight of a model: of a tied one, any of its names.
 
     Raises:
-        InputError: It has not exactly the weights of the model, of their shapes.
+        InputError: It has not exactly the weights of the model, of their shapes and parts.
 
     """
-    known = source.shapes
+    known, wanted = source.shapes, parts.tensors
     unknown = next((name for name in known if name not in wanted), None)
     if unknown is not None:
         raise InputError(f"{source.said} has {unknown!r}, and the model has it not")
@@ -172,6 +175,14 @@ def matched(source: Source, wanted: Mapping[str, Any]) -> dict[str, str]:
                 "the model"
             )
         found[name] = own
+    for name, kind in parts.kinds.items():
+        theirs = source.kinds.get(name, [])
+        if differ := sorted({*kind} ^ {*theirs}):
+            whose = "the model" if differ[0] in kind else source.said
+            raise InputError(
+                f"{source.said}: {name!r} is not quantised as in the model: only {whose} has "
+                f"{differ[0]!r}"
+            )
     return found
 
 
@@ -204,16 +215,23 @@ def make_weights(
         return
     source = source_of(given)
     wanted = model.state_dict(keep_vars=True)
-    names = matched(source, wanted)
+    parts = Parts(wanted)
+    names = matched(source, parts)
+    if wraps := sorted(empty.keys() & parts.kinds.keys()):
+        raise InputError(
+            f"model: {wraps[0]!r} is on the meta device and wraps other tensors, as quantised "
+            "weights do: build it outside of torch.device('meta')"
+        )
     if lost := sorted(set(empty) - set(wanted)):
         raise InputError(
             f"model: the buffer {lost[0]!r} is on the meta device and in no state_dict: build it "
             "outside of torch.device('meta')"
         )
-    by_tensor: dict[int, str] = {}
-    for name, tensor in wanted.items():
-        if id(tensor) not in by_tensor and (own is None or name in own):
-            by_tensor[id(tensor)] = name
+    others = [t for name, t in named_tensors(model) if own is not None and name not in own]
+    done = {id(part) for other in others for part in plain_parts(other)}
+    for name, tensor in parts.tensors.items():
+        if id(tensor) not in done:
+            done.add(id(tensor))
             value = source.read([names[name]])[names[name]]
             _fill(tensor, value, device_of.get(name, tensor.device))
 
