@@ -22,6 +22,7 @@ import torch
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.where import drawn
+from baechi.torch.where.homes import plain_parts
 from baechi.torch.where.moving import map_tensors
 
 import baechi
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 ROOM = 1 << 30
 SHARES = (0.6, 0.8)  # of what one device needs, for a plan
 SHORT = 1e-5  # the distance between losses by which a gradient is measured
-STRAIGHT = 1e-5  # a difference allowed between the two
+STRAIGHT = 1e-3  # a difference allowed between the two: a ramp may bend there
 CLOSE = 1e-6  # a difference allowed, as a share of the largest value of a tensor or of one
 
 
@@ -148,7 +149,12 @@ class Subject:
         found |= {f"buffer {n}": b for n, b in model.named_buffers()}
         grads = {f"gradient of {n}": p.grad for n, p in model.named_parameters()}
         found |= {name: grad for name, grad in grads.items() if grad is not None}
-        return Trained(losses, {n: t.detach().to("cpu", copy=True) for n, t in found.items()})
+        parts = {
+            f"{name}, part {i}" if i else name: part.detach().to("cpu", copy=True)
+            for name, tensor in found.items()
+            for i, part in enumerate(plain_parts(tensor))
+        }
+        return Trained(losses, parts)
 
     def _adamw(self, model: Any, batches: list[Any], step: Any) -> list[float]:
         optimizer = torch.optim.AdamW(model.parameters(), 1e-3)

@@ -93,9 +93,9 @@ def test_plans_know_what_messages_take_their_ends(run: Run, graph: Path, tmp_pat
     plan = placed(run, graph, path, "--sends", "1us,2us", "--method", "m-etf")
     assert plan["cluster"]["sends"] == {"send": "1us", "receive": "2us"}
     assert run("verify", graph, path).returncode == 0
-    sender = plan["transfers"][0]["tensor"].rpartition(":")[0]
+    sender = plan["transfers"][0]["tensor"].split(":")[0]
     told = json.loads(run("explain", graph, path, "--op", sender, "--json").stdout)
-    (here,) = (one for one in told["devices"] if one["device"] == told["device"])
+    (here,) = (one for one in told["alternatives"] if one["device"] == told["device"])
     assert here["finish"] == told["end"]
     assert "1 us and 2 us" in run("report", graph, path, "-o", "-").stdout
     plan["cluster"]["sends"] = {"send": "1us", "receive": "3us"}
