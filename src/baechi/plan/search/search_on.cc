@@ -242,8 +242,11 @@ std::vector<Part> parts_of(Budget budget, const SearchOnOptions& options, const 
   constexpr double kLonger = 5, kTimes = 10;
   if (graph.num_ops() <= kSmallGraph) return parts_of_small(budget, options.of_small);
   std::vector<Part> parts;
-  for (double first = options.first; first * kLonger <= budget.seconds; first *= kTimes)
+  double first = options.first;
+  while (first * kLonger <= budget.seconds) {
     parts.push_back({.budget = first});
+    first *= kTimes;
+  }
   parts.push_back({.budget = budget});
   return parts;
 }
