@@ -220,7 +220,8 @@ def test_a_step_asks_for_what_its_plan_has_and_adds_up_the_losses(count: int) ->
             model.zero_grad()
             placed.step(batch.to("sim:0"))
         more = baechi.torch.sim.virtual_time() - placed.plan.makespan_ns / 1e9
-        assert more == pytest.approx(0.002 if count > 1 else 0.0, abs=1e-4)
+        beside = count + (2 if count > 1 else 0)  # gradients to begin with; the mean of the losses
+        assert more == pytest.approx(beside / 1000, abs=1e-4)
         placed.restore()
 
 

@@ -71,7 +71,6 @@ class Steps:
         self.walks: dict[bool, Walk] = {}  # the last ones with and without gradients before
         self._whole = LossOf(model, loss)
         self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
-        self._numbers: dict[Any, torch.Tensor] = {}  # on devices
         whole = self._whole
 
         first, devices = placement.accelerators[0], frozenset(placement.accelerators)
@@ -251,18 +250,9 @@ class Steps:
                 torch.autograd.graph.increment_version(group[0][i])  # the program wrote it
             elif (new := values[parts.outputs.index(Output(place))]) is not None:
                 group[0][i].copy_(new)
-        if len(losses) < 2 and own in ([], [1.0]):
-            return losses
-        return [torch.stack(losses).dot(self._held(own, losses[0]))]
-
-    def _held(self, numbers: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-        """Return numbers as a tensor, from one step to the next the same."""
-        key = (*numbers, like.dtype, like.device)
-        if key not in self._numbers:
-            if len(self._numbers) > 16:  # scales that change
-                self._numbers.clear()
-            self._numbers[key] = torch.tensor(numbers, dtype=like.dtype, device=like.device)
-        return self._numbers[key]
+        if len({*own}) == 1 and sum(own) == 1.0:
+            return [torch.stack(losses).mean() if losses[1:] else losses[0]]
+        return [loss * share for loss, share in zip(losses, own, strict=True)]
 
     def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         """Give a weight a gradient: one that was tied behind dynamo's back has two."""
@@ -323,7 +313,7 @@ class Steps:
             else:
                 like = joint.tangents[one.place - len(joint.primals)].meta["val"]
                 value = tangents[one.part or 0]
-                values.append(self._held([value], like)[0])
+                values.append(torch.full((), value, dtype=like.dtype, device=like.device))
         return values
 
     def _program(
