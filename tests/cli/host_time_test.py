@@ -97,7 +97,7 @@ def test_plans_know_what_messages_take_their_ends(run: Run, graph: Path, tmp_pat
     told = json.loads(run("explain", graph, path, "--op", sender, "--json").stdout)
     (here,) = (one for one in told["alternatives"] if one["device"] == told["device"])
     assert here["finish"] == told["end"]
-    assert "1 us and 2 us" in run("report", graph, path, "-o", "-").stdout
+    assert "1.00 us and 2.00 us" in run("report", graph, path, "-o", "-").stdout
     plan["cluster"]["sends"] = {"send": "1us", "receive": "3us"}
     path.write_text(json.dumps(plan))
     assert run("verify", graph, path).returncode == 2
