@@ -161,15 +161,20 @@ class Subject:
         losses = []
         for batch in batches:
             optimizer.zero_grad()
-            if step is None:
-                args, kwargs = call_arguments(batch)
-                loss = self.entry.loss(model(*args, **kwargs))
-                loss.backward()
-            else:
-                loss = step(batch)
+            loss = self.back(model, batch, step)
             optimizer.step()
             losses.append(loss.item())
         return losses
+
+    def back(self, model: Any, batch: Any, step: Any) -> torch.Tensor:
+        """Run a batch forward and backward, by a step if there is one; return its loss."""
+        if step is not None:
+            done: torch.Tensor = step(batch)
+            return done
+        args, kwargs = call_arguments(batch)
+        loss = self.entry.loss(model(*args, **kwargs))
+        loss.backward()
+        return loss
 
     def truth_in_parts(self, parts: int) -> Trained:
         """Train unplaced on the parts of each batch, one behind the other."""
@@ -376,13 +381,7 @@ class Chance(Subject):
                     weight.add_(ahead, alpha=length)
             model.zero_grad()
             torch.manual_seed(5)
-            if step is None:
-                args, kwargs = call_arguments(batch)
-                loss = self.entry.loss(model(*args, **kwargs))
-                loss.backward()
-            else:
-                loss = step(batch)
-            return float(loss.detach())
+            return float(self.back(model, batch, step).detach())
 
         loss_at(0.0)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in weights]
