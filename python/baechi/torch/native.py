@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import os
@@ -29,6 +30,7 @@ from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -37,6 +39,17 @@ from baechi.progress import remark
 
 class BuildError(RuntimeError):
     """A library could not be made or loaded; one line says why and what to do about it."""
+
+
+@functools.cache
+def library() -> Any:
+    """Return the executor of programs and pinned memory; None where there is no compiler."""
+    folder = Path(__file__).parent / "run" / "csrc"
+    try:
+        return load("baechi_executor", sorted(folder.glob("*.cc")), flags=["-O2"])
+    except BuildError as error:
+        remark(f"programs run in Python, slower: {error}")
+        return None
 
 
 _loaded: dict[tuple[str, Path], ModuleType] = {}

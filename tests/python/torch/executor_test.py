@@ -166,10 +166,10 @@ def test_without_a_compiler_programs_run_in_python(monkeypatch: pytest.MonkeyPat
         raise native.BuildError("no compiler")
 
     monkeypatch.setattr(native, "load", refuse)
-    executor._library.cache_clear()
+    native.library.cache_clear()
     case = random_case(0)
     run = executor.compile(case.program(), [HOST] * 3)
-    executor._library.cache_clear()
+    native.library.cache_clear()
     assert isinstance(run, Interpreter)
     same(run(case.on([HOST] * 3)), case.expected()[: len(case.promised)])
 

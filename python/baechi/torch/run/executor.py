@@ -6,14 +6,11 @@ Paper 3.2.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from baechi.progress import remark
 from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
 from baechi.torch.program.instructions import HOST, mapped, slots_in
@@ -26,24 +23,13 @@ from baechi.torch.run.interpreter import (
 )
 from baechi.torch.run.regions import prepare
 
-_SOURCE = Path(__file__).parent / "csrc" / "executor.cc"
-
 
 def compile(  # noqa: A001
     program: Program, devices: Sequence[torch.device]
 ) -> Callable[[list[Any]], list[Any]]:
     """Return what runs a program over devices: a function that empties its list of inputs."""
-    library = _library()
+    library = native.library()
     return Executor(program, devices, library) if library else Interpreter(program, devices)
-
-
-@functools.cache
-def _library() -> Any:
-    try:
-        return native.load("baechi_executor", [_SOURCE], flags=["-O2"])
-    except native.BuildError as error:
-        remark(f"programs run in Python, slower: {error}")
-        return None
 
 
 class Executor:

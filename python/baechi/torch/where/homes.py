@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi._core import InputError
-from baechi.brief_errors import first_line
+from baechi.torch.where.pinned import pin, unpin
 
 
 class Homes:
@@ -31,7 +31,6 @@ class Homes:
         self.device_of = dict(device_of)
         self.runs_on = dict(runs_on or {})  # by the name of what is away
         self._before: list[tuple[torch.Tensor, torch.device]] = []
-        self._unpinned = False  # the system has refused to pin more
 
     def of_module(self, module: nn.Module, path: str) -> torch.device | None:
         """Return the device of a module's own weights; None where it has none."""
@@ -45,6 +44,7 @@ class Homes:
     def move(self) -> None:
         """Bring all weights and buffers to their devices, gradients with them."""
         shared: dict[tuple[int, int], torch.device] = {}
+        away: list[torch.Tensor] = []
         for name, tensor in [*named_tensors(self.model)]:
             device = self.device_of.get(name)
             if device is None:
@@ -53,19 +53,12 @@ class Homes:
             device = self.device_of[name] = shared.setdefault(memory, device)
             before = tensor.device
             if before != device:
-                self._before.append((self._put(tensor, device), before))
+                tensor = self._put(tensor, device)
+                self._before.append((tensor, before))
             if name in self.runs_on:
-                self._pin(tensor)
-
-    def _pin(self, tensor: torch.Tensor) -> None:
-        """Have a weight that is away in pinned memory, which copies need not wait for."""
-        if self._unpinned or is_traceable_wrapper_subclass(tensor) or tensor.is_pinned():
-            return
-        try:
-            with torch.inference_mode(mode=False):
-                tensor.data = tensor.data.pin_memory()
-        except RuntimeError as error:
-            self._unpinned, why = True, first_line(error)
+                away += plain_parts(tensor)
+        why = pin(away) if away else None
+        if why is not None:
             warnings.warn(
                 f"weights on the host are not all in pinned memory: {why}; each of the others is "
                 "copied while nothing else is asked for, at about half the rate",
@@ -78,6 +71,9 @@ class Homes:
             if tensor.device != device:
                 self._put(tensor, device)
         self._before.clear()
+        if self.runs_on:
+            own = (tensor for name, tensor in named_tensors(self.model) if name in self.runs_on)
+            unpin(part for tensor in own for part in plain_parts(tensor))
 
     def _put(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Bring a tensor to a device; return it, or what stands for it if it wraps others.

@@ -28,6 +28,8 @@
 #include <utility>
 #include <vector>
 
+#include "pinned.h"
+
 namespace torch::jit {  // of pybind_utils.h, which takes a minute to compile
 TORCH_PYTHON_API c10::IValue toIValue(py::handle object, const c10::TypePtr& type,
                                       std::optional<std::int32_t> count);
@@ -594,6 +596,9 @@ PYBIND11_MODULE(baechi_executor, m) {
       .def("free", &Executor::free)
       .def("finish", &Executor::finish)
       .def("run", torch::wrap_pybind_function(&Executor::run));
+  py::class_<baechi::Block>(m, "Block")
+      .def(py::init<std::size_t>(), py::call_guard<py::gil_scoped_release>())
+      .def("part", &baechi::Block::part);
   m.def(
       "failed_at", [] { return place; }, "The instruction in which this thread's last run failed.");
 }
