@@ -100,6 +100,23 @@ void write_variables(OpGraphBuilder& builder, const std::vector<std::optional<Op
   }
 }
 
+// Each changes one variable and reads what some operator has made.
+void add_updates(OpGraphBuilder& builder, const std::vector<bool>& variable,
+                 const RandomDag& limits, Random& random) {
+  for (std::size_t i = 0; i < variable.size(); ++i) {
+    if (!variable[i] || !random.chance(limits.update_chance)) continue;
+    const OpId update = builder.add_operator({.name = "update" + std::to_string(i),
+                                              .temporary = Bytes(random.between(0, 4)),
+                                              .backward = true,
+                                              .per_step = true});
+    for (const char* kind : {"gpu", "host"})
+      builder.set_time(update, kind, Time(random.between(0, limits.max_time)));
+    builder.connect(*builder.output(OpId(i), 0), update);
+    if (const std::size_t from = random.below(variable.size()); !variable[from])
+      builder.connect(*builder.output(OpId(from), 0), update);
+  }
+}
+
 }  // namespace
 
 OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
@@ -147,6 +164,7 @@ OpGraph random_dag(std::uint64_t seed, const RandomDag& limits) {
     }
   }
   if (limits.write_chance > 0) write_variables(builder, last_reader, variable, limits, random);
+  if (limits.update_chance > 0) add_updates(builder, variable, limits, random);
   builder.set_memory_mode(limits.memory_mode);
   return std::move(builder).build();
 }

@@ -56,6 +56,7 @@ struct RandomDag {  // what random_dag may draw; every limit is inclusive
   double variable_chance = 0.0;  // of an operator being a variable
   double write_chance = 0.0;     // of a variable being written
   double random_chance = 0.0;    // of an operator drawing random numbers
+  double update_chance = 0.0;    // of a variable having an update, which a host may run, too
 };
 OpGraph random_dag(std::uint64_t seed, const RandomDag& limits = {});
 

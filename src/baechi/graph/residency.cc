@@ -15,6 +15,14 @@ namespace baechi {
 namespace {
 
 constexpr std::string_view kStoreKind = "host";
+constexpr std::string_view kNew = "new";
+
+std::vector<OpId> variables_of(const OpGraph& graph, OpId update) {
+  std::vector<OpId> variables;
+  for (const Edge& edge : graph.in_edges(update))
+    if (edge.tensor.has_value() && graph[edge.from].variable) variables.push_back(edge.from);
+  return variables;
+}
 
 class Storing {
  public:
@@ -24,18 +32,25 @@ class Storing {
         residency_(residency),
         builder_(graph_.name()),
         on_store_(graph_.num_ops()),
+        streamed_(streamed_updates(step, residency)),
         away_of_(graph_.num_tensors()) {}
 
   OpGraph build() && {
     check();
     builder_.set_memory_mode(graph_.memory_mode());
     if (graph_.batch_size().has_value()) builder_.set_batch_size(*graph_.batch_size());
-    std::size_t fetches = 0;
-    for (const AwayTensor& away : residency_.away) fetches += away.fetches.size();
-    builder_.reserve(graph_.num_ops() + fetches, graph_.num_edges() + 2 * fetches);
-    for (const OpId op : graph_.ops()) separator_.avoid(graph_[op].name);
+    std::size_t more = 2 * streamed_.size();
+    for (const AwayTensor& away : residency_.away) more += away.fetches.size();
+    builder_.reserve(graph_.num_ops() + more, graph_.num_edges() + 2 * more);
+    for (const OpId op : graph_.ops()) {
+      separator_.avoid(graph_[op].name);
+      if (!streamed_.empty())
+        for (const std::string_view group : graph_.colocation_names(op))
+          group_separator_.avoid(group);
+    }
     for (const OpId op : graph_.ops()) add(op);
     for (const AwayTensor& away : residency_.away) add_fetches(away);
+    for (const OpId update : streamed_) add_put(update);
     for (const OpId op : graph_.ops()) connect(op);
     for (const auto& [op, variable] : graph_.writes()) builder_.add_write(op, variable);
     return std::move(builder_).build();
@@ -44,6 +59,11 @@ class Storing {
  private:
   [[noreturn]] void fail(OpId op, const std::string& what) const {
     throw InputError("operator " + in_quotes(graph_[op].name) + " " + what);
+  }
+
+  [[noreturn]] void fail_unfetched(OpId update, OpId variable) const {
+    fail(update,
+         "is not on the store: it has to fetch " + in_quotes(graph_[variable].name) + ", which is");
   }
 
   void check() {
@@ -71,17 +91,29 @@ class Storing {
         fail(op, "may not be on the store: it is neither a variable nor an update");
       on_store_[op] = true;
     }
-    for (const OpId op : graph_.ops()) {
-      if (!is_update(step_, op)) continue;
-      for (const Edge& edge : graph_.in_edges(op))
-        if (edge.tensor.has_value() && graph_[edge.from].variable &&
-            on_store_[edge.from] != on_store_[op])
-          fail(op, "changes " + in_quotes(graph_[edge.from].name) +
-                       ": both are on the store, or neither");
-    }
+    for (const OpId op : graph_.ops())
+      if (is_update(step_, op)) check_update(op);
     for (const auto& [op, variable] : step_.writes())
       if (on_store_[variable])
         fail(variable, "may not be on the store: every micro-batch changes it");
+  }
+
+  // Its variables are all on the store, or none: where they are, or the update is streamed.
+  void check_update(OpId op) {
+    const std::vector<OpId> variables = variables_of(graph_, op);
+    for (const OpId variable : variables)
+      if (on_store_[variable] != (on_store_[op] || on_store_[variables.front()]))
+        fail(op, "changes " + in_quotes(graph_[variable].name) +
+                     ": what it changes is on the store, or nothing of it and not the update");
+    if (on_store_[op] || variables.empty() || !on_store_[variables.front()]) return;
+    if (!std::ranges::binary_search(streamed_, op)) fail_unfetched(op, variables.front());
+    if (graph_[op].permanent > Bytes(0))
+      fail(op, "may not be streamed: what it holds from step to step is no variable");
+    for (const OpId variable : variables)
+      for (const Edge& edge : graph_.out_edges(variable))
+        if (edge.tensor.has_value() && edge.to != op && is_update(step_, edge.to))
+          fail(op, "may not be streamed: " + in_quotes(graph_[edge.to].name) + " changes " +
+                       in_quotes(graph_[variable].name) + ", too");
   }
 
   void check_away(const AwayTensor& away) {
@@ -138,6 +170,8 @@ class Storing {
       spec.kind = "Fetch";
       spec.backward = true;
       spec.pin = residency_.store;
+      spec.per_step = std::ranges::all_of(away.fetches[i].readers,
+                                          [&](OpId reader) { return graph_[reader].per_step; });
       const OpId fetch = builder_.add_operator(spec);
       builder_.set_time(fetch, kStoreKind, Time(0));
       builder_.add_output(
@@ -147,6 +181,37 @@ class Storing {
       builder_.connect(*builder_.output(away.producer, away.port), fetch);
       if (away.fetches[i].after.has_value())
         builder_.add_control_edge(*away.fetches[i].after, fetch);
+    }
+  }
+
+  OpId add_behind(OpId update, std::string_view what, std::optional<std::string_view> pin) {
+    name_.assign(graph_[update].name).append(separator_.text()).append(what);
+    OperatorSpec spec;
+    spec.name = name_;
+    spec.kind = "Put";
+    spec.backward = true;
+    spec.per_step = graph_[update].per_step;
+    spec.pin = pin;
+    return builder_.add_operator(spec);
+  }
+
+  // What takes the place of the copies that the update changes, and what brings that to the store.
+  void add_put(OpId update) {
+    const OpId made = add_behind(update, kNew, std::nullopt);
+    const OpId put = add_behind(update, "put", residency_.store);
+    builder_.set_time(put, kStoreKind, Time(0));
+    for (const KindId kind : graph_.kinds())
+      if (graph_.times(kind)[update].has_value())
+        builder_.set_time(made, graph_.kind_name(kind), Time(0));
+    name_.assign(graph_[update].name).append(group_separator_.text()).append(kNew);
+    for (const OpId op : {update, made}) builder_.add_to_group(op, name_);
+    builder_.add_control_edge(update, made);
+    for (const OpId variable : variables_of(graph_, update)) {
+      const TensorId tensor = *graph_.outputs(variable).begin();
+      const std::optional<OpId> fetch = fetch_for(tensor, update);
+      if (!fetch.has_value()) fail_unfetched(update, variable);
+      builder_.connect(*builder_.output(*fetch, 0), made);
+      builder_.connect(builder_.add_output(made, graph_.size(tensor)), put);
     }
   }
 
@@ -180,9 +245,10 @@ class Storing {
   const Residency& residency_;
   OpGraphBuilder builder_;
   IdVector<OpId, bool> on_store_;
+  const std::vector<OpId> streamed_;
   IdVector<TensorId, const AwayTensor*> away_of_;
   std::vector<OpId> first_fetch_;  // by place in the list
-  NameSeparator separator_;
+  NameSeparator separator_, group_separator_;
   std::string name_;
 };
 
@@ -193,6 +259,19 @@ bool is_update(const StepGraph& step, OpId op) {
   const bool once = step.micro_batches() > 1 ? !step.micro_batch(op).has_value() && !step.is_sum(op)
                                              : data.per_step;
   return once && data.backward && !data.variable && !data.forward.has_value();
+}
+
+std::vector<OpId> streamed_updates(const StepGraph& step, const Residency& residency) {
+  std::vector<OpId> streamed;
+  for (const AwayTensor& away : residency.away)
+    if (step.graph()[away.producer].variable)
+      for (const Fetch& fetch : away.fetches)
+        for (const OpId reader : fetch.readers)
+          if (is_update(step, reader) && !std::ranges::binary_search(residency.on_store, reader))
+            streamed.push_back(reader);
+  std::ranges::sort(streamed);
+  streamed.erase(std::unique(streamed.begin(), streamed.end()), streamed.end());
+  return streamed;
 }
 
 OpGraph residing(const StepGraph& step, const Residency& residency) {
@@ -215,6 +294,9 @@ Unrolled with_fetches(const Unrolled& step, const Residency& residency) {
     result.original.push_back(OpId(i));
     result.micro_batch.push_back(std::nullopt);
   }
+  const std::vector<OpId> streamed = streamed_updates(step, residency);
+  for (std::size_t i = 0; i < streamed.size(); ++i)
+    result.original[OpId(result.graph.num_ops() - 2 * (streamed.size() - i))] = streamed[i];
   return result;
 }
 

@@ -43,14 +43,20 @@ struct Residency {
 // then one for every fetch, in the order of the list, named "op@fetch" ("op@fetch:port", and so on
 // with ":1" for its second fetch). A fetch takes no time, runs on the store alone, reads the tensor and outputs
 // one of the same size, which its readers read instead. What is `on_store` is pinned there and in
-// none of its colocation groups.
+// none of its colocation groups. Last come two operators for every streamed update, in their order:
+// "op@new" takes no time, shares its device, waits for it, reads what it read of variables and outputs as
+// much, variable by variable; "op@put" reads that on the store.
 //
 // Throws InputError where the lists are not sorted, a reader does not read the tensor or is named twice,
-// a fetch is for nobody, an operator on the store is neither a variable nor an update, or one stands
-// on the store without the variables that it changes; and in graphs whose memory mode is `retain`.
+// a fetch is for nobody, an operator on the store is neither a variable nor an update, one stands
+// on the store without the variables that it changes, or a streamed one fetches not all of them, shares
+// one with another update or has permanent memory; and in graphs whose memory mode is `retain`.
 OpGraph residing(const StepGraph& step, const Residency& residency);
 // The same, which knows its micro-batches.
 Unrolled with_fetches(const Unrolled& step, const Residency& residency);
+
+// Updates that fetch variables and are not on the store themselves. Sorted. The graph may be H, too.
+std::vector<OpId> streamed_updates(const StepGraph& step, const Residency& residency);
 
 // An update: an operator of the step that belongs to no forward operator and changes the variables
 // that it reads.

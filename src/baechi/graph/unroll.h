@@ -37,8 +37,9 @@ IdVector<OpId, bool> once_per_step(const OpGraph& graph);
 struct Unrolled {
   OpGraph graph;
   std::uint32_t micro_batches = 1;
-  IdVector<OpId, OpId>
-      original;  // a sum's: the operator whose copies it adds up; a fetch's: itself
+  // A sum's: the operator whose copies it adds up; that of a streamed update's new values: the update;
+  // what is on the store for residency: itself.
+  IdVector<OpId, OpId> original;
   IdVector<OpId, std::optional<std::uint32_t>> micro_batch;  // absent: once per step, or a sum
 
   // The copy for this micro-batch of an operator of the original graph; the only one of an operator
@@ -54,7 +55,7 @@ struct Unrolled {
     return name;
   }
   bool is_sum(OpId op) const { return op.index() >= first_sum && op.index() < first_fetch; }
-  bool is_fetch(OpId op) const { return op.index() >= first_fetch; }
+  bool is_of_residency(OpId op) const { return op.index() >= first_fetch; }
 
   IdVector<OpId, std::optional<std::uint32_t>> rank;  // of the original, among its like
   std::size_t per_micro_batch = 0;                    // so many operators run once per micro-batch

@@ -55,9 +55,11 @@ class StoredComparison {
 
   std::vector<std::string> check(const ClusterSpec& cluster) {
     number_fetches();
-    if (step_.num_ops() != original_.num_ops() + fetches_.size()) {
+    find_streamed();
+    if (step_.num_ops() != original_.num_ops() + fetches_.size() + 2 * streamed_.size()) {
       violations_.push_back("the step has " + std::to_string(step_.num_ops()) +
-                            " runs, not one of every operator and one of each fetch");
+                            " runs, not one of every operator and one of each fetch, and two of "
+                            "each streamed update");
       return violations_;
     }
     const auto store = std::ranges::find(cluster.devices, residency_.store, &Device::name);
@@ -73,6 +75,11 @@ class StoredComparison {
     for (const OpId op : original_.ops()) check_operator(op);
     for (std::size_t i = 0; i < fetches_.size(); ++i)
       check_fetch(OpId(original_.num_ops() + i), *fetches_[i].first, *fetches_[i].second);
+    std::size_t next = original_.num_ops() + fetches_.size();
+    for (const auto& [update, variables] : streamed_) {
+      check_put(update, variables, OpId(next), OpId(next + 1));
+      next += 2;
+    }
     return violations_;
   }
 
@@ -91,6 +98,62 @@ class StoredComparison {
             say(away.producer, "is fetched twice for one reader");
         fetches_.emplace_back(&away, &fetch);
       }
+  }
+
+  // Updates elsewhere that read variables on the store.
+  void find_streamed() {
+    for (const OpId op : original_.ops()) {
+      if (!update_[op] || stored_.contains(op)) continue;
+      std::vector<OpId> variables;
+      std::size_t all = 0;
+      for (const Edge& edge : original_.in_edges(op)) {
+        if (!edge.tensor.has_value() || !original_[edge.from].variable) continue;
+        ++all;
+        if (stored_.contains(edge.from)) variables.push_back(edge.from);
+      }
+      if (variables.empty()) continue;
+      if (variables.size() < all) say(op, "changes variables on the store and elsewhere");
+      if (original_[op].permanent != Bytes(0)) say(op, "is streamed, but keeps memory of its own");
+      for (const OpId variable : variables) {
+        if (++changed_[variable] > 1) say(variable, "is changed by two updates elsewhere");
+        if (!reads_from_.contains(std::tuple(variable, std::size_t{0}, op)))
+          say(op, "changes what it has not fetched");
+        for (const Edge& edge : original_.out_edges(variable))
+          if (edge.tensor.has_value() && update_[edge.to] && stored_.contains(edge.to))
+            say(variable, "is changed both on the store and elsewhere");
+      }
+      streamed_.emplace_back(op, std::move(variables));
+    }
+  }
+
+  // The new values stand where the copies were, then reach the store.
+  void check_put(OpId update, const std::vector<OpId>& variables, OpId made, OpId put) {
+    for (const OpId run : {made, put}) {
+      const Operator& is = step_[run];
+      if (is.permanent != Bytes(0) || is.temporary != Bytes(0) || is.variable || is.random)
+        say(run, "is more than a put");
+    }
+    for (const KindId kind : step_.kinds())
+      for (const OpId run : {made, put})
+        if (step_.times(kind)[run].value_or(Time(0)) != Time(0)) say(run, "takes time");
+    if (!step_[made].group.has_value() || step_[made].group != step_[update].group)
+      say(made, "may be on another device than its update");
+    if (step_[put].pin != std::optional<std::string_view>(residency_.store))
+      say(put, "is not bound to the store");
+    std::vector<Need> of_made{{update, std::nullopt}}, of_put;
+    for (const OpId variable : variables) {
+      const auto fetch = reads_from_.find(std::tuple(variable, std::size_t{0}, update));
+      if (fetch != reads_from_.end()) of_made.emplace_back(fetch->second, std::size_t{0});
+      of_put.emplace_back(made, of_put.size());
+    }
+    std::sort(of_made.begin(), of_made.end());
+    if (needs_of(made) != of_made || needs_of(put) != of_put || !step_.outputs(put).empty())
+      say(put, "brings back other values than its update has made");
+    const auto outputs = step_.outputs(made);
+    if (!std::ranges::equal(outputs, variables, [&](TensorId tensor, OpId variable) {
+          return step_.size(tensor) == original_.size(*original_.outputs(variable).begin());
+        }))
+      say(made, "makes other tensors than the variables that its update changes");
   }
 
   // What shares a device in the original graph does so here, but for what is on the store.
@@ -137,12 +200,6 @@ class StoredComparison {
     if (data.pin.has_value() && *data.pin != residency_.store) say(op, "is pinned elsewhere");
     for (const Write& write : carried_)
       if (write.variable == op) say(op, "is changed by every micro-batch");
-    if (data.variable) {
-      for (const Edge& edge : original_.out_edges(op))
-        if (update_[edge.to] && edge.tensor.has_value() && !stored_.contains(edge.to))
-          say(op, "is on the store, and its update elsewhere");
-      return;
-    }
     for (const Edge& edge : original_.in_edges(op))
       if (edge.tensor.has_value() && original_[edge.from].variable && !stored_.contains(edge.from))
         say(op, "changes on the store what is elsewhere");
@@ -225,6 +282,8 @@ class StoredComparison {
   std::size_t first_sum_ = 0;
   std::map<std::tuple<OpId, std::size_t, OpId>, OpId> reads_from_;  // by tensor and reader
   std::vector<std::pair<const AwayTensor*, const Fetch*>> fetches_;
+  std::vector<std::pair<OpId, std::vector<OpId>>> streamed_;  // with the variables that it changes
+  std::map<OpId, int> changed_;                               // variables, by so many of these
   std::vector<std::string> violations_;
 };
 

@@ -14,8 +14,12 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/graph/recosted.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_residency.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graph_sketch.h"
@@ -92,12 +96,82 @@ TEST_CASE("residency: a step of which all is away, time and memory by hand") {
   CHECK(trace.devices[DeviceId(0)].peak == Bytes(10 + 6 + 6 + 1));
 }
 
+// The update runs on the device: w is fetched for b and u, and what u makes of it is put back.
+//
+//        gpu                     to the gpu           to the host
+//   0                            w@fetch  10
+//  10 f  15                      w@fetch@1  25
+//  15 m  55  b  60
+//  60 u  63  u@new  63                                u@new's output  73  then u@put  73
+Residency streamed(const OpGraph& graph) {
+  const auto id = [&](const char* name) { return op_named(graph, name); };
+  return {"host:0",
+          {{id("w"), 0, {{std::nullopt, {id("f")}}, {id("f"), {id("b"), id("u")}}}}},
+          {id("w")}};
+}
+
+OpGraph without_edge(const OpGraph& graph, const Edge& left_out) {
+  OpGraphBuilder builder(graph.name());
+  for (const OpId op : graph.ops()) {
+    OperatorSpec spec = spec_of(graph[op]);
+    spec.name = graph[op].name;
+    builder.add_operator(spec);
+    for (const KindId kind : graph.kinds())
+      if (const auto time = graph.times(kind)[op]; time.has_value())
+        builder.set_time(op, graph.kind_name(kind), *time);
+    for (const TensorId tensor : graph.outputs(op)) builder.add_output(op, graph.size(tensor));
+    for (const std::string_view group : graph.colocation_names(op)) builder.add_to_group(op, group);
+  }
+  for (const OpId op : graph.ops())
+    for (const Edge& edge : graph.out_edges(op))
+      if (edge == left_out)
+        continue;
+      else if (edge.tensor.has_value())
+        builder.connect(*edge.tensor, edge.to);
+      else
+        builder.add_control_edge(op, edge.to);
+  return std::move(builder).build();
+}
+
+TEST_CASE("residency: a streamed update, time and memory by hand") {
+  const OpGraph graph = small_step();
+  const Residency residency = streamed(graph);
+  const OpGraph step = residing(graph, residency);
+  const Cluster cluster = gpu_and_host(Bytes(21), Bytes(1000));
+  CHECK(check_residency(graph, step, cluster.spec(), residency).empty());
+  const Trace trace = simulate(
+      CostModel(step, cluster),
+      in_order(step, {{"f", "m", "b", "u", "u@new"}, {"w", "w@fetch", "w@fetch@1", "u@put"}}));
+  CHECK(check_schedule(step, cluster, trace.schedule).empty());
+  CHECK(trace.schedule.slots[op_named(step, "u")].end == Time(63));
+  CHECK(trace.schedule.makespan == Time(73));
+  // While b runs: w, what f, m and b have made. New values of w take no room beside it.
+  CHECK(trace.devices[DeviceId(0)].peak == Bytes(10 + 6 + 1 + 4));
+  CHECK(trace.devices[DeviceId(1)].peak == Bytes(10 + 10));  // w, and what is sent or comes
+
+  const Edge none{OpId(0), OpId(0), std::nullopt};
+  CHECK(check_residency(graph, without_edge(step, none), cluster.spec(), residency).empty());
+  for (const char* of : {"u@new", "u@put"})
+    for (const Edge& edge : step.in_edges(op_named(step, of)))
+      CHECK_FALSE(
+          check_residency(graph, without_edge(step, edge), cluster.spec(), residency).empty());
+
+  const OpGraph not_streamed = residing(graph, all_away(graph));
+  CHECK_FALSE(check_residency(graph, not_streamed, cluster.spec(), residency).empty());
+  Residency wrong = residency;
+  wrong.away[0].fetches[1].readers = {op_named(graph, "b")};
+  CHECK(refusal(graph, wrong) == "operator 'u' is not on the store: it has to fetch 'w', which is");
+  CHECK_FALSE(check_residency(graph, step, cluster.spec(), wrong).empty());
+}
+
 TEST_CASE("residency: what may not be away is refused in a line") {
   const OpGraph graph = small_step();
   const auto id = [&](const char* name) { return op_named(graph, name); };
   Residency wrong = all_away(graph);
-  wrong.on_store = {id("w")};
-  CHECK(refusal(graph, wrong) == "operator 'u' changes 'w': both are on the store, or neither");
+  wrong.on_store = {id("u")};
+  CHECK(refusal(graph, wrong) ==
+        "operator 'u' changes 'w': what it changes is on the store, or nothing of it and not the "
+        "update");
   wrong.on_store = {id("w"), id("m"), id("u")};
   CHECK(refusal(graph, wrong) ==
         "operator 'm' may not be on the store: it is neither a variable nor an update");
@@ -162,7 +236,44 @@ TEST_CASE("residency: micro-batches share a fetch, time and memory by hand") {
   CHECK_FALSE(check_residency(unrolled.graph, step.graph, cluster.spec(), residency).empty());
 }
 
-// Fetches of some outputs, for some of their readers, at random.
+TEST_CASE("residency: a file has what is streamed, of one and of several micro-batches") {
+  const OpGraph one = small_step();
+  for (const std::uint32_t micro_batches : {1U, 2U}) {
+    const Unrolled unrolled = unroll(one, micro_batches);
+    Residency residency = streamed(one);
+    if (micro_batches > 1) {
+      const auto id = [&](const char* name) { return op_named(unrolled.graph, name); };
+      residency.away[0].fetches = {{std::nullopt, {id("f@0"), id("f@1")}},
+                                   {id("m@0"), {id("u"), id("b@0"), id("b@1")}}};
+      std::ranges::sort(residency.away[0].fetches[1].readers);
+    }
+    const Unrolled step = with_fetches(unrolled, residency);
+    const Cluster cluster = gpu_and_host(Bytes(40), Bytes(1000));
+    const PlacedGraph placed =
+        micro_batches == 1
+            ? in_order(step.graph,
+                       {{"f", "m", "b", "u", "u@new"}, {"w", "w@fetch", "w@fetch@1", "u@put"}})
+            : in_order(step.graph,
+                       {{"f@0", "f@1", "m@0", "m@1", "b@0", "b@1", "b@sum", "u", "u@@new"},
+                        {"w", "w@@fetch", "w@@fetch@@1", "u@@put"}});
+    Plan plan = plan_of(CostModel(step.graph, cluster), placed, "residency", false);
+    plan.micro_batches = micro_batches;
+    plan.residency = residency;
+    CHECK(check_plan(one, step, plan).empty());
+    CHECK(plan.makespan() == Time(micro_batches == 1 ? 73 : 123));
+    const std::string text =
+        micro_batches == 1 ? plan_to_json(plan, step.graph) : plan_to_json(plan, step);
+    const StepFile file = parse_step_plan(text, "plan", recosted(one, {}));
+    CHECK(file.plan.residency == residency);
+    if (micro_batches == 1)
+      CHECK(file.plan.schedule.slots == plan.schedule.slots);
+    else
+      CHECK(file.placed == placed);
+  }
+}
+
+// Fetches of some outputs, for some of their readers, at random; updates on the store, streamed or
+// neither.
 Residency random_residency(const StepGraph& step, Random& random) {
   const OpGraph& graph = step.graph();
   Residency residency{"host:0", {}, {}};
@@ -170,30 +281,42 @@ Residency random_residency(const StepGraph& step, Random& random) {
   for (std::size_t i = 0; i < graph.num_ops(); ++i) rank[graph.topological_order()[i]] = i;
   for (const TensorId tensor : graph.tensors()) {
     const OpId producer = graph.producer(tensor);
-    if (graph[producer].variable || random.chance(0.4)) continue;
+    std::optional<OpId> update;
+    for (const Edge& edge : graph.consumers(tensor))
+      if (graph[producer].variable && is_update(step, edge.to)) update = edge.to;
+    if ((graph[producer].variable && !update.has_value()) || random.chance(0.4)) continue;
+    const bool stream = update.has_value() && random.chance(0.6);
+    if (update.has_value()) residency.on_store.push_back(producer);
+    if (update.has_value() && !stream) residency.on_store.push_back(*update);
     Fetch fetch;
     std::size_t first = graph.num_ops();
     for (const Edge& edge : graph.consumers(tensor))
-      if (random.chance(0.6) && !step.is_sum(edge.to)) {
+      if (edge.to == update ? stream : random.chance(0.6) && !step.is_sum(edge.to)) {
         fetch.readers.push_back(edge.to);
         first = std::min(first, rank[edge.to]);
       }
     if (fetch.readers.empty()) continue;
-    if (random.chance(0.7)) fetch.after = graph.topological_order()[random.below(first)];
+    const bool for_step =
+        std::ranges::all_of(fetch.readers, [&](OpId reader) { return is_update(step, reader); });
+    const OpId after = graph.topological_order()[random.below(std::max<std::size_t>(first, 1))];
+    if (first > 0 && random.chance(0.7) && (for_step || !is_update(step, after)))
+      fetch.after = after;
     const std::size_t port = tensor.index() - (*graph.outputs(producer).begin()).index();
     residency.away.push_back({producer, static_cast<std::uint32_t>(port), {fetch}});
   }
+  std::ranges::sort(residency.on_store);
   return residency;
 }
 
 TEST_CASE(
     "residency: the verifier agrees with replays of random steps, and finds what was changed") {
-  std::size_t checked = 0, forged = 0;
+  std::size_t checked = 0, forged = 0, streaming = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
     Random random(seed ^ 0x5107e);
     RandomDag limits{.min_ops = 3, .max_ops = 10, .edge_chance = 0.5};
-    limits.variable_chance = 0.2;
+    limits.variable_chance = 0.3;
+    limits.update_chance = 0.9;
     const OpGraph one = random_dag(seed, limits);
     const auto micro_batches = static_cast<std::uint32_t>(seed % 3 + 1);
     const Unrolled unrolled = unroll(one, micro_batches);
@@ -213,7 +336,15 @@ TEST_CASE(
     for (const DeviceId device : peaks.keys())
       REQUIRE(peaks[device].bytes == trace.devices[device].peak);
     ++checked;
+    if (const std::vector<OpId> updates = streamed_updates(unrolled, residency); !updates.empty()) {
+      ++streaming;
+      Residency on_store = residency;
+      on_store.on_store.push_back(updates.front());
+      std::ranges::sort(on_store.on_store);
+      CHECK_FALSE(check_residency(graph, step, cluster.spec(), on_store, of_one).empty());
+    }
     Residency other = residency;
+    if (other.away.empty()) continue;
     AwayTensor& changed = other.away[random.below(other.away.size())];
     if (random.chance(0.5) && changed.fetches[0].readers.size() > 1)
       changed.fetches[0].readers.pop_back();
@@ -225,6 +356,7 @@ TEST_CASE(
     CHECK_FALSE(check_residency(graph, step, cluster.spec(), other, of_one).empty());
   }
   CHECK(checked > 200);
+  CHECK(streaming > 50);
   CHECK(forged > 50);
 }
 

@@ -4,6 +4,7 @@
 #include <tsl/robin_map.h>
 #include <tsl/robin_set.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -493,7 +494,10 @@ void PlanReader::check_document(std::uint64_t seen) {
       plan_.replicas.ring_ops();
   if (plan_.micro_batches == 1)
     for (const PlanDocument::Away& away : document_.away) runs += away.fetches.size();
-  if (document_.operators.size() != runs)
+  // Only the graph tells which of the fetches are for streamed updates, each of which has two more.
+  const std::size_t more = document_.operators.size() - std::min(runs, document_.operators.size());
+  const bool may_stream = document_.has_residency() && more % 2 == 0;
+  if (document_.operators.size() < runs || (more > 0 && !may_stream))
     json_.fail_at(document_.num_operators_offset, "$.graph.operators",
                   "the plan places " + std::to_string(document_.operators.size()) +
                       " operators, not " + std::to_string(runs) +

@@ -36,8 +36,8 @@ class PlanWriter {
     json_.begin_object("graph", Layout::kInline);
     json_.field("name", plan_.graph_name);
     json_.field("operators",
-                plan_.replicas.ops_of_one(step_ != nullptr ? step_->rank.size()
-                                                           : graph_.num_ops() - num_fetches()) -
+                plan_.replicas.ops_of_one(
+                    step_ != nullptr ? step_->rank.size() : graph_.num_ops() - num_of_residency()) -
                     plan_.recomputed.size());
     json_.end_object();
     if (step_ != nullptr) json_.field("micro_batches", plan_.micro_batches);
@@ -104,8 +104,8 @@ class PlanWriter {
     json_.end_object();
   }
 
-  std::size_t num_fetches() const {
-    std::size_t number = 0;
+  std::size_t num_of_residency() const {
+    std::size_t number = 2 * streamed_updates(graph_, plan_.residency).size();
     for (const AwayTensor& away : plan_.residency.away) number += away.fetches.size();
     return number;
   }
@@ -258,8 +258,9 @@ class PlanWriter {
       for (const OpId op : runs) {
         if (step_->is_sum(op)) continue;
         json_.begin_array(Layout::kCompact);
-        json_.value(step_->is_fetch(op) ? step_->rank.size() + op.index() - step_->first_fetch
-                                        : step_->original[op].index());
+        json_.value(step_->is_of_residency(op)
+                        ? step_->rank.size() + op.index() - step_->first_fetch
+                        : step_->original[op].index());
         if (step_->micro_batch[op].has_value()) json_.value(*step_->micro_batch[op]);
         json_.end_array();
       }
@@ -465,9 +466,11 @@ class PlanBinder {
     file.placed->device.assign(file.step.graph.num_ops(), DeviceId(0));
     IdVector<OpId, DeviceId> device(graph_.num_ops(), DeviceId(0));
     for (std::size_t i = 0; i < ops.size(); ++i) device[ops[i]] = document.operators[i].slot.device;
-    for (const OpId op : file.step.graph.ops())
+    for (const OpId op : file.step.graph.ops()) {
+      const OpId original = file.step.original[op];
       file.placed->device[op] =
-          file.step.is_fetch(op) ? store_of(document) : device[file.step.original[op]];
+          original.index() < device.size() ? device[original] : store_of(document);
+    }
     file.placed->order = read_order(document, ops, file.step, file.placed->device);
     file.plan = std::move(document.plan);
     for (const PlanDocument::PeakOperator& peak : document.peak_operators) {
@@ -495,12 +498,13 @@ class PlanBinder {
         if (run.op >= ops.size() + fetches)
           fail("there is no operator number " + std::to_string(run.op));
         if (run.op >= ops.size()) {
-          const OpId fetch(step.first_fetch + run.op - ops.size());
-          if (runs[fetch]) fail("fetch number " + std::to_string(run.op) + " runs twice");
-          if (run.micro_batch.has_value()) fail("a fetch runs once per step");
-          if (placement[fetch] != device) fail("a fetch runs on the store");
-          runs[fetch] = true;
-          order[device].push_back(fetch);
+          const OpId op(step.first_fetch + run.op - ops.size());
+          const std::string name = in_quotes(step.graph[op].name);
+          if (runs[op]) fail(name + " runs twice");
+          if (run.micro_batch.has_value()) fail(name + " runs once per step");
+          if (placement[op] != device) fail(name + " is on another device");
+          runs[op] = true;
+          order[device].push_back(op);
           ++count;
           continue;
         }

@@ -20,15 +20,24 @@ class StoreOrder {
  public:
   StoreOrder(const ResidencyProblem& problem, const ResidencyStart& start, const OpGraph& step,
              const Placement& device)
-      : problem_(problem), cluster_(problem.costs.cluster()), start_(start), step_(step) {
+      : problem_(problem),
+        cluster_(problem.costs.cluster()),
+        start_(start),
+        step_(step),
+        device_(device) {
     for (const OpId op : step.ops()) on_store_.push_back(device[op] == start.store);
   }
 
   DeviceOrder order(bool first_come) {
     DeviceOrder order(cluster_.num_devices());
     for (const DeviceId device : order.keys())
-      for (const OpId op : start_.order[device])
-        if (!on_store_[op]) order[device].push_back(op);
+      for (const OpId op : start_.order[device]) {
+        if (on_store_[op]) continue;
+        order[device].push_back(op);
+        for (const Edge& edge : step_.out_edges(op))
+          if (edge.to.index() >= start_.slots.size() && !on_store_[edge.to])
+            order[device].push_back(edge.to);  // the values that a streamed update has made
+      }
     IdVector<OpId, Time> ready = ready_by();
     if (!first_come) one_after_the_other(ready);
     order[start_.store] = store_order(order, ready);
@@ -47,10 +56,10 @@ class StoreOrder {
       }
       for (const Edge& edge : step_.in_edges(op)) {
         const bool given = edge.from.index() < start_.slots.size();
-        if (!given || step_[edge.from].variable) continue;
-        Time end = start_.slots[edge.from].end;
-        if (edge.tensor.has_value() && start_.device[edge.from] != start_.store)
-          end += cluster_.link(start_.device[edge.from], start_.store)
+        if ((!given && on_store_[edge.from]) || step_[edge.from].variable) continue;
+        Time end = given ? start_.slots[edge.from].end : ready[edge.from];
+        if (edge.tensor.has_value() && device_[edge.from] != start_.store)
+          end += cluster_.link(device_[edge.from], start_.store)
                      .transfer_time(step_.size(*edge.tensor));
         ready[op] = std::max(ready[op], end);
       }
@@ -104,6 +113,7 @@ class StoreOrder {
   const Cluster& cluster_;
   const ResidencyStart& start_;
   const OpGraph& step_;
+  const Placement& device_;
   IdVector<OpId, bool> on_store_;
 };
 
@@ -131,6 +141,10 @@ ReplayedResidency replay(const ResidencyProblem& problem, ResidencyStart& start,
   found.placed.device = start.device;
   for (const OpId op : residency.on_store) found.placed.device[op] = start.store;
   while (found.placed.device.size() < step.num_ops()) found.placed.device.push_back(start.store);
+  const std::vector<OpId> streamed = streamed_updates(problem.step, residency);
+  for (std::size_t i = 0; i < streamed.size(); ++i)
+    found.placed.device[OpId(step.num_ops() - 2 * (streamed.size() - i))] =
+        start.device[streamed[i]];
   found.placed.order = StoreOrder(problem, start, step, found.placed.device).order(first_come);
   found.residency = std::move(residency);
   Simulator simulator(costs);
