@@ -133,16 +133,24 @@ def test_a_selective_checkpoint_runs_eagerly() -> None:
         torch.testing.assert_close(drawn(model, x)[:2], expected)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+def selective(function: Any, x: torch.Tensor, **_: Any) -> Any:
+    kept = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.tanh.default])
+    return checkpoint(function, x, use_reentrant=False, context_fn=kept)
+
+
+def not_again(function: Any, x: torch.Tensor, **_: Any) -> Any:
+    return function(x)
+
+
+@pytest.mark.parametrize(("seed", "way"), [(1, checkpoint), (2, checkpoint), (3, selective)])
 def test_a_checkpoint_that_runs_eagerly_draws_the_same_again(
-    monkeypatch: pytest.MonkeyPatch, seed: int
+    monkeypatch: pytest.MonkeyPatch, seed: int, way: Any
 ) -> None:
-    def gradients(*, again: bool) -> list[torch.Tensor]:
+    def gradients(way: Any) -> list[torch.Tensor]:
         torch.manual_seed(7)
         entry = ENTRIES["dropout-checkpointed"]
         model = entry.build().double().train()
-        if not again:
-            monkeypatch.setattr("models.bank.chance.checkpoint", lambda f, x, **_: f(x))
+        monkeypatch.setattr("models.bank.chance.checkpoint", way)
         with machine(seed=seed) as devices, placed(model, devices, seed, compiled=False):
             batches = [entry.inputs(4, i).double().to("sim:0") for i in (1, 2)]
             torch.manual_seed(11)
@@ -151,7 +159,55 @@ def test_a_checkpoint_that_runs_eagerly_draws_the_same_again(
             states = [state_of(device) for device in devices]
             return [*states, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)]
 
-    torch.testing.assert_close(gradients(again=True), gradients(again=False))
+    torch.testing.assert_close(gradients(way), gradients(not_again))
+
+
+class Dropping(nn.Module):
+    """Layers with dropout behind each, on devices of their own; the middle is in no graph."""
+
+    def __init__(self, *, in_graphs: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(3))
+        self.drop, self.in_graphs = nn.Dropout(0.5), in_graphs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.drop(layer(x)).sin()
+            if not self.in_graphs:
+                torch._dynamo.graph_break()
+        return x
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("in_graphs", "reentrant", "retain"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, True)],
+)
+def test_a_checkpoint_around_the_model_draws_the_same_again(
+    *, in_graphs: bool, reentrant: bool, retain: bool
+) -> None:
+    def outside(function: Any, x: torch.Tensor) -> Any:
+        return checkpoint(function, x, use_reentrant=reentrant)
+
+    def within(function: Any, x: torch.Tensor) -> Any:
+        return checkpoint(lambda x: function(x * 2).square(), x, use_reentrant=reentrant)
+
+    def trained(*ways: Any) -> list[Any]:
+        torch.manual_seed(3)
+        model = Dropping(in_graphs=in_graphs).double().train()
+        with (
+            machine() as devices,
+            placed(model, devices, 2),
+        ):  # its graphs draw nothing on the batch's
+            x = torch.randn(4, FEATURES, dtype=torch.double).to("sim:0").requires_grad_()
+            torch.manual_seed(11)
+            torch.stack([way(model, x).mean() for way in ways]).sum().backward(retain_graph=retain)
+            states = [state_of(device) for device in devices]
+            return [x.grad.cpu(), *states, *(p.grad.cpu() for p in model.parameters())]
+
+    found = trained(outside, outside, within, selective)
+    plain = trained(not_again, not_again, lambda f, x: f(x * 2).square(), not_again)
+    torch.testing.assert_close(found, plain)
 
 
 def test_calls_of_one_module_that_nothing_tells_apart_do_not_run_again() -> None:

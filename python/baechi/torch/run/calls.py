@@ -18,6 +18,7 @@ from torch import nn
 from baechi.torch.capture.joint import flags
 from baechi.torch.private import call_compiled, call_uncompiled
 from baechi.torch.run.backend import Backend, weakly
+from baechi.torch.where.drawn import Calls
 from baechi.torch.where.hooks import first_device
 from baechi.torch.where.moving import Brought
 
@@ -102,12 +103,21 @@ def bounded(
     A batch that is all on the host comes to the first device before the call; `begin` is told, and
     what it returns is the first argument.
     """
-    first, among = devices[0], frozenset(devices)
+    first, among, calls = devices[0], frozenset(devices), Calls(devices)
 
     @torch.compiler.disable(  # type: ignore[untyped-decorator]
         recursive=False, reason="a placed model is compiled by itself"
     )
     def boundary(*args: Any, **kwargs: Any) -> Any:
+        begun = calls.begin((args, kwargs))
+        try:
+            result = call(*args, **kwargs)
+            calls.note(begun, result)
+        finally:
+            calls.end(begun)
+        return result
+
+    def call(*args: Any, **kwargs: Any) -> Any:
         word = begin()
         with torch._dynamo.config.patch(suppress_errors=True, **flags()):
             if first_device((args, kwargs), among) is not None:

@@ -124,9 +124,10 @@ class Graph:
         """Run the forward; autograd gets a node for the backward.
 
         A batch that wants a gradient may be asked for its derivative, as gradient penalties are:
-        what cannot be run again for that runs eagerly.
+        what cannot be run again for that runs eagerly. So it does without gradients, since a
+        checkpoint may run it again with them, and it has to draw the same numbers.
         """
-        if self.runs_once and self.joint.tangents and any(map(_wants_gradient, args)):
+        if self.runs_once and any(map(_wants_gradient, args)):
             return list(self.joint.source(*args))
         args = (*plain(args),)
         if self.joint.tangents:

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from baechi.torch.capture.recorder import behind
 from baechi.torch.private import skip_code
-from baechi.torch.where.drawn import Drawn
+from baechi.torch.where.drawn import Drawn, in_many_threads, in_one_thread
 from baechi.torch.where.homes import Homes
 from baechi.torch.where.mode import Together, in_backward
 from baechi.torch.where.moving import listed, map_tensors, moved, sent
@@ -33,7 +33,6 @@ class _Entered(threading.local):
         self.again = 0  # how often that module was entered since
         self.device: torch.device | None = None  # where it was called
         self.behind: list[Any] = []  # the nodes of autograd that gave it what it reads
-        self.threads: Any = None  # of backwards, what switched them off
         self.is_again = False  # a checkpoint runs it again: its caller is inside of a call
         self.drawn: Drawn | None = None  # of the call, or of that whose backward runs
 
@@ -198,11 +197,10 @@ def follow_backward(
     """Have what Python runs in a backward read on one device, too.
 
     That is the backward of a function that has its own, and what a checkpoint computes again. One
-    thread runs such a backward: two of PyTorch's, one for each device, may both compute again what
-    one checkpoint has, which is none of theirs.
+    thread runs such a backward.
     """
-    if len(mode.devices) > 1 and _entered.threads is None:
-        _entered.threads = torch.autograd.set_multithreading_enabled(False)
+    if len(mode.devices) > 1:
+        in_one_thread()
 
     def enter(_: Any) -> None:
         _entered.drawn = drawn or _entered.drawn
@@ -233,9 +231,7 @@ class Installed:
 
     def remove(self) -> None:
         """Take the hooks away and bring the weights back to where they were."""
-        if _entered.threads is not None:
-            torch.autograd.set_multithreading_enabled(_entered.threads.prev)
-            _entered.threads = None
+        in_many_threads()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
