@@ -25,6 +25,7 @@ from baechi.torch.run.backend import Backend
 from baechi.torch.run.calls import call_eagerly, compile_calls
 from baechi.torch.run.footprint import CallWalk, peak_of_loss, peaks_of_call, resident
 from baechi.torch.run.mini_batch import samples_in
+from baechi.torch.run.piecewise import piecewise
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Steps
 from baechi.torch.verification import Verification, verified
@@ -62,6 +63,7 @@ class Placed:
             ],
         )
         self._backend = Backend(self._placement)
+        self._runs_on: dict[str, torch.device] = {}  # of what is away
         self._check_free(homes)
         self._install(homes)
         self._steps = self._made_steps()
@@ -94,7 +96,7 @@ class Placed:
 
     def _where(self, homes: Mapping[str, int]) -> Homes:
         """Return where weights are, and where modules run whose weights are away."""
-        runs_on, placement = {}, self._placement
+        runs_on, placement = self._runs_on, self._placement
         for name, home in homes.items():
             if home == placement.away.store:
                 at = placement.of_module(name.rpartition(".")[0])
@@ -180,6 +182,35 @@ class Placed:
         """Clip gradients by the norm of all of them, which over ranks are on several."""
         weights = self.model.parameters()
         return torch.nn.utils.clip_grad_norm_(weights, max_norm, norm_type, error_if_nonfinite)
+
+    def optimizer(
+        self, kind: Callable[..., torch.optim.Optimizer], params: Any = None, **options: Any
+    ) -> torch.optim.Optimizer:
+        """Make an optimizer that updates weights on the host piece by piece on their devices.
+
+        Args:
+            kind: A class of optimizers, whose update of a weight reads only that weight, its
+                gradient and its state.
+            params: As optimizers take them; by default all parameters of the model.
+            options: Of the class, such as lr.
+
+        """
+        given = self.model.parameters() if params is None else params
+        return piecewise(kind(given, **options), self._room)
+
+    def _room(self) -> dict[torch.device, tuple[int, list[torch.Tensor]]]:
+        """Return what is free on each device, and which weights that are away it reads."""
+        there: dict[torch.device, list[torch.Tensor]] = {}
+        for name, weight in self.model.named_parameters() if self._active else ():
+            if name in self._runs_on:
+                there.setdefault(self._runs_on[name], []).append(weight)
+        granted, taken = self._granted(), torch.accelerator.memory_allocated
+        return {at: (max(granted[at] - taken(at), 0), those) for at, those in there.items()}
+
+    def _granted(self) -> dict[torch.device, int]:
+        """Return the bytes that the cluster has of each device that is here."""
+        devices = zip(self._devices, self.plan.cluster.devices, strict=True)
+        return {at: device.capacity for at, device in devices}
 
     @property
     def peaks(self) -> dict[str, int]:

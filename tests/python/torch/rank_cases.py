@@ -165,9 +165,16 @@ def first(value: Any, count: int) -> Any:
     return None if value is None else value[:count]
 
 
-def train(case: Case, model: nn.Module, step: Callable[[Any, Any], Any], batch: Any) -> list[float]:
+def train(
+    case: Case,
+    model: nn.Module,
+    step: Callable[[Any, Any], Any],
+    batch: Any,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> list[float]:
     """Return the losses of some steps."""
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    if optimizer is None:
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     losses = []
     for size in case.sizes or (10**6,) * STEPS:
         losses.append(float(step(first(batch[0], size), first(batch[1], size))))
@@ -562,7 +569,8 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
         peaks.append(sim.max_memory_allocated(0) - before)
         return loss
 
-    losses = train(case, model, step, batch)
+    by_pieces = placed.optimizer(torch.optim.AdamW, lr=1e-2)  # of what is on the host
+    losses = train(case, model, step, batch, by_pieces)
     for program in (one.part.program for one in placed._steps.last):
         assert str(parse(str(program), program.table)) == str(program)
     return losses, peaks[-1], placed.peaks[here], own(placed)

@@ -38,6 +38,7 @@ class RankPlaced(RankStates):
         weights = self._weights = RankWeights(model, owners, processes.part)
         store, here = self._placement.away.store, processes.device
         away = {name: here for name in weights.own if homes.get(name, 0) == store}
+        self._runs_on = away
         there = {name: self._devices[store or 0] if name in away else here for name in weights.own}
         Homes(model, there, away).move()
         weights.let_go(here, processes.traced, away)
@@ -104,6 +105,10 @@ class RankPlaced(RankStates):
         total = torch.linalg.vector_norm(torch.tensor(found, dtype=torch.float64), norm_type)
         torch.nn.utils.clip_grads_with_norm_(mine, max_norm, total)
         return total
+
+    def _granted(self) -> dict[torch.device, int]:
+        """Return the bytes that the cluster has of this rank's device."""
+        return {self.processes.device: self.plan.cluster.devices[self.rank].capacity}
 
     def restore(self) -> Any:
         """Refuse: other ranks have the rest of the weights."""

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of weights that are away: piece by piece on their devices, by the user's own optimizer.
+
+Beyond the paper. Weight, gradient and state of a piece come to the device, the optimizer runs on
+them there, and weight and state go back, while the next piece comes. Each is on a stream of its
+own; the memory belongs to the stream that computes, which waits for a piece to be gone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from baechi._core import InputError
+from baechi.torch.graph.optimizers import updates_of
+from baechi.torch.program.peaks import whole
+from baechi.torch.where.moving import listed, map_tensors
+from baechi.torch.where.pinned import pin
+
+_PIECES = 16  # of what a device updates, at least: the first comes, and the last goes, alone
+
+# What each device updates of what is on the host, and how many bytes are free there.
+Room = Mapping[torch.device, tuple[int, Sequence[torch.Tensor]]]
+
+
+def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
+    """Have an optimizer update weights on devices that do not keep them; it stays the same object.
+
+    Args:
+        optimizer: Any whose update of a weight reads that weight, its gradient and its state.
+        room: Is asked in each step.
+
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    kind = type(optimizer)
+    try:
+        kept = updates_of(optimizer).kept
+    except InputError:  # its step fails without values
+        kept = updates_of("adam").kept
+    about: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "kind": kind}
+    about |= {"room": staticmethod(room), "kept": staticmethod(kept)}
+    optimizer.__class__ = type(kind.__name__, (_Piecewise, kind), about)
+    optimizer.__setstate__({})  # its hooks run once in a step
+    return optimizer
+
+
+class _Piecewise(Optimizer):
+    """What stands before an optimizer's class."""
+
+    kind: type[Optimizer]
+    room: Callable[[], Room]
+    kept: Callable[[torch.Tensor], tuple[int, ...]]  # bytes beside a weight
+    _refused = False  # to pin more
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether it scales gradients itself, which kernels of one device do."""
+        return False
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, _: bool) -> None: ...
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Run one update of all weights."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._update()
+        return loss
+
+    def _update(self) -> None:
+        run = _Run(self)
+        memories = Counter(map(_memory, run.params))
+        alone = {id(p) for p in run.params if _is_plain(p) and memories[_memory(p)] == 1}
+        lanes = [
+            _Lane(device, run, free, [p for p in those if id(p) in alone])
+            for device, (free, those) in self.room().items()
+        ]
+        there = {id(p) for lane in lanes for piece in lane.pieces for p in piece.params}
+        try:
+            for lane in lanes:
+                lane.update()
+            run(p for p in run.params if id(p) not in there)  # on the host, meanwhile
+        finally:
+            for lane in lanes:
+                lane.end()
+        run.end()
+        if not self._refused:
+            why = pin(one for p in run.params if id(p) in there for one in listed(self.state[p]))
+            self._refused = why is not None
+            if why is not None:
+                warnings.warn(
+                    f"the optimizer's state on the host is not all in pinned memory: {why}",
+                    stacklevel=4,
+                )
+
+
+class _Run:
+    """One step: runs an optimizer's own update of some weights, in groups with the same options."""
+
+    def __init__(self, optimizer: _Piecewise) -> None:
+        self.optimizer, self.groups = optimizer, optimizer.param_groups
+        self.params = [p for group in self.groups for p in group["params"] if p.grad is not None]
+        step: Any = optimizer.kind.step
+        self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
+        self._options = [_options(group) for group in self.groups]
+        self._counted = {  # on the device: of a number, it is not for optimizers to look at
+            id(p)
+            for group in self.groups
+            if group.get("fused") or group.get("capturable")
+            for p in group["params"]
+        }
+        self._after: dict[int, dict[str, Any]] = {}
+
+    def __call__(self, params: Iterable[torch.Tensor]) -> None:
+        """Update weights, each with its gradient and state where it is now."""
+        chosen = {id(p) for p in params}
+        parts = {}
+        for i, group in enumerate(self.groups):
+            if own := [p for p in group["params"] if id(p) in chosen]:
+                parts[i] = {**self._options[i], "params": own}
+        if not parts:
+            return
+        self.optimizer.param_groups = [*parts.values()]
+        try:
+            self._step(self.optimizer)
+        finally:
+            self.optimizer.param_groups = self.groups
+        for i, group in parts.items():
+            after = _options(group)
+            before = self._after.setdefault(i, after)
+            for key, value in after.items():
+                if not isinstance(value, torch.Tensor) and value != before.get(key):
+                    raise InputError(
+                        f"{self.optimizer.kind.__name__} makes {key!r} of all weights of a group, "
+                        "and no piece has all: have it update them on the host, without "
+                        "placed.optimizer"
+                    )
+
+    @property
+    def state(self) -> dict[torch.Tensor, Any]:
+        """What the optimizer keeps beside weights."""
+        return self.optimizer.state
+
+    def state_of(
+        self, p: torch.Tensor, room: Callable[[torch.Tensor], torch.Tensor]
+    ) -> dict[str, Any]:
+        """Return the state of a weight with other tensors for those that updates read there."""
+
+        def there(tensor: torch.Tensor) -> torch.Tensor:
+            return room(tensor) if tensor.dim() or id(p) in self._counted else tensor
+
+        return {key: map_tensors(there, value) for key, value in self.state.get(p, {}).items()}
+
+    def bytes_of(self, p: torch.Tensor) -> int:
+        """Return what an update of a weight takes on a device."""
+        kept = [one.nbytes for one in listed(self.state.get(p, {}))]
+        own = whole(p.nbytes)  # beside it its gradient, and what updates make on their way
+        return 4 * own + sum(map(whole, kept or self.optimizer.kept(p)))
+
+    def end(self) -> None:
+        """Have the groups' options as an update leaves them, which some optimizers count in."""
+        for i, options in self._after.items():
+            self.groups[i].update(options)
+
+
+class _Piece:
+    """Weights that are updated together."""
+
+    def __init__(self) -> None:
+        self.params: list[torch.Tensor] = []
+        self.bytes = 0
+        self.there: list[_There] = []
+        self.event: torch.Event | None = None  # it has come, or gone
+
+
+@dataclass
+class _There:
+    """What is on a device of one weight."""
+
+    weight: torch.Tensor
+    gradient: torch.Tensor
+    state: dict[str, Any]
+    hosts: dict[int, torch.Tensor]  # the tensor on the host of each of the state, by its id
+    left: list[torch.Tensor] = field(default_factory=list)  # what it is when it goes
+
+
+class _Lane:
+    """The pieces of one device."""
+
+    def __init__(
+        self, device: torch.device, run: _Run, free: int, params: Sequence[torch.Tensor]
+    ) -> None:
+        self.device, self._run, self._free = device, run, free
+        costs = [run.bytes_of(p) for p in params]
+        most = min(free // 4, -(-sum(costs) // _PIECES))
+        self.pieces: list[_Piece] = []
+        for p, cost in zip(params, costs, strict=True):
+            if cost > free:
+                continue  # the host updates it
+            if not self.pieces or self.pieces[-1].bytes + cost > most:
+                self.pieces.append(_Piece())
+            self.pieces[-1].params.append(p)
+            self.pieces[-1].bytes += cost
+        self._here: deque[_Piece] = deque()
+        self._leaving: deque[_Piece] = deque()
+        self._comes, self._goes = torch.Stream(device), torch.Stream(device)
+
+    def update(self) -> None:
+        """Ask for all of it, never for more than is free."""
+        if not self.pieces:
+            return
+        with torch.accelerator.device_index(self.device.index):
+            for piece in self.pieces:
+                while self._free < piece.bytes:
+                    self._work() if self._here and not self._leaving else self._let_go()
+                self._fetch(piece)
+                if len(self._here) > 1:
+                    self._work()
+                if len(self._leaving) > 1:
+                    self._let_go()
+            while self._here:
+                self._work()
+            while self._leaving:
+                self._let_go()
+
+    def end(self) -> None:
+        """Wait until everything is on the host."""
+        if self.pieces:
+            self._comes.synchronize()
+            self._goes.synchronize()
+
+    def _fetch(self, piece: _Piece) -> None:
+        self._free -= piece.bytes
+        brought: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def room(host: torch.Tensor) -> torch.Tensor:
+            made = torch.empty_like(host, device=self.device)
+            brought.append((made, host))
+            return made
+
+        for p in piece.params:
+            assert p.grad is not None
+            weight, gradient, before = room(p.data), room(p.grad), len(brought)
+            state = self._run.state_of(p, room)
+            hosts = {id(made): host for made, host in brought[before:]}
+            piece.there.append(_There(weight, gradient, state, hosts))
+        # Who had this memory before has been asked for by now.
+        self._comes.wait_event(self._computing().record_event())
+        with self._comes:
+            for made, host in brought:
+                made.copy_(host, non_blocking=True)
+        piece.event = self._comes.record_event()
+        self._here.append(piece)
+
+    def _work(self) -> None:
+        piece = self._here.popleft()
+        computing = self._computing()
+        computing.wait_event(piece.event)
+        homes = [(p.data, p.grad, self._run.state.get(p)) for p in piece.params]
+        for p, there in zip(piece.params, piece.there, strict=True):
+            _set(p, there.weight, there.gradient)
+            self._run.state[p] = there.state
+        try:
+            self._run(piece.params)
+        except BaseException:
+            for p, (weight, gradient, state) in zip(piece.params, homes, strict=True):
+                _set(p, weight, gradient)
+                self._run.state[p] = state or {}
+            raise
+        self._goes.wait_event(computing.record_event())
+        with self._goes:
+            for p, there, home in zip(piece.params, piece.there, homes, strict=True):
+                there.left.append(p.data)
+                home[0].copy_(p.data, non_blocking=True)
+                _set(p, *home[:2])
+                self._run.state[p] = self._kept(there, self._run.state[p], home[2] or {})
+        piece.event = self._goes.record_event()
+        self._leaving.append(piece)
+
+    def _kept(
+        self, there: _There, state: Mapping[str, Any], before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Put a state to the host; return what it is there."""
+        key = ""
+
+        def put(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device != self.device:
+                return tensor
+            there.left.append(tensor)
+            host = there.hosts.get(id(tensor), before.get(key))
+            like = tensor.shape, tensor.dtype
+            if not isinstance(host, torch.Tensor) or (host.shape, host.dtype) != like:
+                host = torch.empty_like(tensor, device="cpu")
+            return host.copy_(tensor, non_blocking=True)
+
+        found = {}
+        for key, value in state.items():
+            found[key] = map_tensors(put, value)
+        return found
+
+    def _let_go(self) -> None:
+        piece = self._leaving.popleft()
+        self._computing().wait_event(piece.event)
+        piece.there.clear()
+        self._free += piece.bytes
+
+    def _computing(self) -> torch.Stream:
+        return torch.accelerator.current_stream(self.device)
+
+
+def _set(p: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor | None) -> None:
+    """Have a weight show other memory, and its gradient with it; it stays the same object."""
+    p.grad = None
+    p.data = weight
+    p.grad = gradient
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr() if _is_plain(tensor) else id(tensor)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a weight on the host, and its gradient, are ordinary tensors."""
+    both = tensor, tensor.grad
+    return all(
+        one is not None and one.device.type == "cpu" and one.layout == torch.strided for one in both
+    ) and type(tensor) in (torch.Tensor, torch.nn.Parameter)
