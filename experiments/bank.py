@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from experiments import bank_packages
-from experiments.page import RESULTS, ROOT, Column, Page, Table
+from experiments.page import RESULTS, ROOT, Column, Page, Table, from_csv
 from models.bank import ENTRIES, FAMILIES
 from models.bank.known import FAILED_ONCE, KNOWN, Known
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TIME_LIMIT = 900  # seconds, of one model: it takes 10 to 30 on a machine that is not busy
 BAD = ("WRONG", "FAILS")
 SAMPLE = 20  # models, for one commit
-SHOWN = ("trial", "result", "said", "note", "share", "peaks", "seconds")  # in the page's JSON
+SHOWN = ("trial", "result", "said", "note", "share", "peaks", "seconds")  # in the raw values
 SUMMARY = """\
 A model trains for three steps of AdamW, or by its own script, in double precision on one device.
 `place` then runs it on that device; by a plan on two devices with 60% or 80% of the memory that it
@@ -80,7 +80,7 @@ class Row:
         return [k for k in self.known if k.always and not any(covers(k, t) for t in bad)]
 
     def raw(self) -> dict[str, Any]:
-        """What the page shows and its JSON holds."""
+        """What the page shows, and its raw values."""
         eager = {t.get("note", "") for t in self.trials} - {""}
         peaks = [share for t in self.trials for share in t.get("peaks", [])]
         counts = Counter(t["result"] for t in self.trials)
@@ -101,7 +101,7 @@ class Row:
             "said": said.replace("|", "\\|") or None,
             "seconds": round(sum(t.get("seconds", 0) for t in self.trials), 1),
             "date": datetime.date.today().isoformat(),
-            "trials": [{k: v for k, v in t.items() if k in SHOWN} for t in self.trials],
+            "trials": [{k: v for k, v in t.items() if k in SHOWN and v} for t in self.trials],
         }
 
 
@@ -190,11 +190,11 @@ def sampled(names: list[str], word: str) -> list[str]:
     return sorted(names, key=place)
 
 
-def earlier(folder: Path, name: str = "bank") -> dict[str, Any]:
+def earlier(folder: Path) -> dict[str, Any]:
     """Return the rows that the page in a folder has, by model."""
-    path = folder / f"{name}.json"
-    tables = json.loads(path.read_text())["tables"] if path.exists() else []
-    return {row["model"]: row for table in tables for row in table["rows"]}
+    path = folder / "bank.csv"
+    tables = from_csv(path.read_text()) if path.exists() else {}
+    return {row["model"]: row for rows in tables.values() for row in rows}
 
 
 def page(rows: Mapping[str, Any]) -> Page:
@@ -210,7 +210,7 @@ def page(rows: Mapping[str, Any]) -> Page:
     shown = Table(
         "What has no plan, or fails",
         [Column(*c) for c in (("model",) * 2, ("came", "trials"), ("said", "what fails, and why"))],
-        [raw for raw in found if raw["said"] or "no plan" in raw["counts"]],
+        [raw for raw in found if raw.get("said") or "no plan" in raw["counts"]],
     )
     parts = [summary, SUMMARY, peaks(found), shown.markdown()]
     about = "Models of models/bank train on simulated accelerators (docs/reference/torch_sim.md)."
@@ -221,7 +221,7 @@ def page(rows: Mapping[str, Any]) -> Page:
 def peaks(found: list[Any]) -> str:
     """Say how far predicted peaks are off what was measured."""
     said = f"{sum(raw['graph'] == 'in part' for raw in found)} models run partly outside graphs."
-    known = [raw for raw in found if raw["lowest"] is not None]
+    known = [raw for raw in found if raw.get("lowest") is not None]
     if not known:
         return said
     least, most = min(known, key=lambda r: r["lowest"]), max(known, key=lambda r: r["highest"])

@@ -7,7 +7,6 @@ import csv
 import datetime
 import io
 import json
-import math
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -24,8 +23,6 @@ Show: TypeAlias = Callable[[Any], str]
 
 # Tables of more rows are in the raw values only.
 LONGEST = 20
-# Experiments that go on from what an earlier run found: they keep a document, not a table.
-READ_BACK = ("bank",)
 
 COSTS = {
     "a": "(a) estimated by a roofline (docs/reference/generate.md)",
@@ -112,17 +109,14 @@ class Table:
     rows: list[dict[str, Any]] = field(default_factory=list)
     notes: str = ""
     below: str = ""  # what is to be said about single rows
-    made: dict[str, str] | None = None  # when and where, if not as the page says of itself
     raw_only: bool = False  # its rows are in the raw values only, however few they are
 
-    def markdown(self, raw: str = "", longest: float = LONGEST) -> str:
+    def markdown(self, raw: str = "") -> str:
         """The table and its notes; where it is long, the file of raw values instead of its rows."""
         lines = [f"## {self.title}", ""] if self.title else []
-        if self.made:
-            lines += [f"*The figures of this table are older: {in_words(self.made)}.*", ""]
         if self.notes:
             lines += [self.notes, ""]
-        if raw and (self.raw_only or len(self.rows) > longest):
+        if raw and (self.raw_only or len(self.rows) > LONGEST):
             lines.append(f"The {len(self.rows)} rows are in [{raw}]({raw}).")
         else:
             lines.append("| " + " | ".join(column.title for column in self.columns) + " |")
@@ -133,11 +127,6 @@ class Table:
         if self.below:
             lines += ["", self.below]
         return "\n".join(lines)
-
-    def document(self) -> dict[str, Any]:
-        """What the page's JSON holds of it."""
-        found = {"title": self.title, "notes": self.notes, "rows": self.rows}
-        return {**found, "made": self.made} if self.made else found
 
 
 @dataclass
@@ -158,7 +147,7 @@ class Page:
     @property
     def raw(self) -> str:
         """The file of raw values."""
-        return f"{self.name}.json" if self.name in READ_BACK else f"{self.name}.csv"
+        return f"{self.name}.csv"
 
     def markdown(self, command: str) -> str:
         """The whole page."""
@@ -174,8 +163,7 @@ class Page:
             f"![{caption}]({self.name}_{key}.svg)\n\n*{caption}*"
             for key, (caption, _) in self.figures.items()
         ]
-        longest = math.inf if self.name in READ_BACK else LONGEST
-        parts += [table.markdown(self.raw, longest) for table in self.tables]
+        parts += [table.markdown(self.raw) for table in self.tables]
         if self.sizes:
             parts.append(self._sizes().markdown())
         return "\n\n".join(parts) + "\n"
@@ -187,26 +175,10 @@ class Page:
         columns = [Column("workload", "model"), Column("sizes", "size")]
         return Table("Sizes", columns, [{"workload": w, "sizes": s} for w, s in known], self.sizes)
 
-    def document(self, command: str) -> dict[str, Any]:
-        """What NAME.json holds, of READ_BACK."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            **self.made,
-            "command": command,
-            "costs": [COSTS[letter] for letter in self.costs],
-            "simulated": self.simulated,
-            "tables": [table.document() for table in self.tables],
-        }
-
     def write(self, folder: Path, command: str) -> list[Path]:
         """Write the page's files and return their paths."""
         folder.mkdir(parents=True, exist_ok=True)
-        raw = (
-            json.dumps(self.document(command), indent=1) + "\n"
-            if self.name in READ_BACK
-            else as_csv({table.title: table.rows for table in self.tables})
-        )
+        raw = as_csv({table.title: table.rows for table in self.tables})
         texts = {f"{self.name}.md": self.markdown(command), self.raw: raw}
         for key, (_, svg) in self.figures.items():
             texts[f"{self.name}_{key}.svg"] = svg

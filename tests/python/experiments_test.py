@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from experiments import (
 )
 from experiments.page import (
     LONGEST,
-    READ_BACK,
     Column,
     Page,
     Table,
@@ -346,9 +344,6 @@ def test_a_long_table_is_in_the_raw_values_alone(tmp_path: Path) -> None:
     assert f"Notes.\n\nThe {LONGEST + 1} rows are in [p.csv](p.csv).\n" in text
     assert "x1" not in text
     assert from_csv(raw)["t"] == rows
-    kept = dataclasses.replace(page, name="bank")
-    assert [path.name for path in kept.write(tmp_path, "a command")] == ["bank.md", "bank.json"]
-    assert "| x1 |" in (tmp_path / "bank.md").read_text()
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
@@ -503,7 +498,7 @@ def test_every_experiment_has_a_page(name: str, root: Path) -> None:
     folder = root / "docs/lab/results"
     if name == catalogue.ON_HARDWARE and not (folder / f"{name}.md").exists():
         pytest.skip("no accelerator has written it yet")
-    raw = f"{name}.json" if name in READ_BACK else f"{name}.csv"
+    raw = f"{name}.csv"
     text = (folder / f"{name}.md").read_text()
     assert f"`./do experiments {name}`. Raw values: [{raw}]({raw})." in text
     assert (folder / raw).exists()

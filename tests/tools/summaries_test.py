@@ -20,13 +20,8 @@ METHODS = ("m-topo", "m-etf", "m-sct", "auto")
 
 def rows(root: Path, page: str, *titles: str) -> Rows:
     """Return the rows of a page's tables, of those whose titles begin so."""
-    folder = root / "docs/lab/results"
-    if (folder / f"{page}.csv").exists():
-        with (folder / f"{page}.csv").open() as file:
-            every = [{k: value(v) for k, v in row.items()} for row in csv.DictReader(file)]
-    else:
-        tables = json.loads((folder / f"{page}.json").read_text())["tables"]
-        every = [{"table": t["title"], **row} for t in tables for row in t["rows"]]
+    with (root / f"docs/lab/results/{page}.csv").open() as file:
+        every = [{k: value(v) for k, v in row.items()} for row in csv.DictReader(file)]
     found = [row for row in every if not titles or row["table"].startswith(titles)]
     assert found, (page, titles)
     return found
