@@ -187,7 +187,7 @@ Time best_by_enumeration(const ReplicaInstance& instance) {
 
 TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by enumeration") {
   double worst = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(40); ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(40, 40); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, true);
     const double budget = Budget().seconds;
@@ -202,7 +202,7 @@ TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by e
 
 TEST_CASE("replicas: auto is never worse than one replica, right, and above its bounds") {
   std::size_t several = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(60); ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(60, 60); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, false);
     StepPlan made{std::nullopt, as_step(recosted(instance.graph, {})), Plan{}};
@@ -214,7 +214,7 @@ TEST_CASE("replicas: auto is never worse than one replica, right, and above its 
     CHECK(open_plan_text(text, "plan.json", recosted(instance.graph, {})).plan == any);
     if (any.replicas.any()) ++several;
   }
-  CHECK(several >= testing::effort(60) / 10);
+  CHECK(several >= testing::effort(60, 60) / 10);
 }
 
 // A number of replicas is below no plan that was ever found with as many.

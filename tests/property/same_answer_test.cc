@@ -113,7 +113,7 @@ TEST_CASE("canonical order: is topological, and the same for every order of the 
 
 TEST_CASE("memory: every method answers on tight memory with unequal kinds and pins") {
   int plans = 0, refusals = 0, proofs = 0;
-  for (std::uint64_t seed = 0; seed < effort(2000); ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(2000, 60); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = testing::random_dag(seed, {.min_ops = 3,
                                                      .max_ops = 12,
@@ -133,14 +133,14 @@ TEST_CASE("memory: every method answers on tight memory with unequal kinds and p
       }
     }
   }
-  CHECK(plans > static_cast<int>(effort(2000)));
-  CHECK(refusals > static_cast<int>(effort(2000)));
+  CHECK(plans > static_cast<int>(effort(2000, 60)));
+  CHECK(refusals > static_cast<int>(effort(2000, 60)));
   CHECK(proofs > refusals * 9 / 10);
 }
 
 TEST_CASE("memory: larger graphs get the same answer in every order of their lines") {
   int fit = 0, unfit = 0;
-  for (std::uint64_t seed = 0; seed < effort(40); ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(40, 40); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = tight_graph(seed, 25, 80);
     const Cluster cluster(tight_cluster(graph, seed, {60, 130}));

@@ -149,7 +149,7 @@ OpGraph training_with_variables(std::uint64_t seed, int layers) {
 void check_plan_of(std::uint64_t seed, std::uint32_t micro_batches, Recompute recompute,
                    const Cluster& cluster, std::size_t& planned, std::size_t& again) {
   const OpGraph graph = training_with_variables(seed, 2 + static_cast<int>(seed % 4));
-  StepRequest request{.search = {.budget = 0.02}};
+  StepRequest request{.search = {.budget = 0.005}};
   request.micro_batches = {micro_batches};
   request.recompute = recompute;
   std::vector<OpGraph> sizes;

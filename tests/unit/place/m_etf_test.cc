@@ -138,8 +138,8 @@ TEST_CASE("m-etf: operators go home while there is room") {
 TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    int placed = 0, misfits = 0;
-    for (std::uint64_t seed = 0; seed < 1200; ++seed) {
+    std::uint64_t placed = 0, misfits = 0;
+    for (std::uint64_t seed = 0; seed < testing::effort(1200, 10); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, kind.limits);
       const Cluster cluster = testing::instance_cluster(seed, kind);
@@ -151,7 +151,7 @@ TEST_CASE("m-etf: every decision equals that of a scan of all pairs") {
       const PlaceResult naive = testing::naive_list_schedule(costs, options);
       ++(testing::check_same(fast, naive).has_value() ? placed : misfits);
     }
-    CHECK(placed > 400);
+    CHECK(placed > testing::effort(400, 10));
     CHECK((kind.capacity == testing::kAmple) == (misfits == 0));
   }
 }
@@ -161,7 +161,7 @@ TEST_CASE(
   std::uint64_t few = 0, many = 0, misfits = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < testing::effort(60, 4); ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 6); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -173,9 +173,9 @@ TEST_CASE(
       ++(!used.has_value() ? misfits : *used < 16 ? few : many);
     }
   }
-  CHECK(few > testing::effort(100, 4));
-  CHECK(many > testing::effort(50, 4));
-  CHECK(misfits > testing::effort(10, 8));
+  CHECK(few > testing::effort(100, 6));
+  CHECK(many > testing::effort(50, 6));
+  CHECK(misfits > testing::effort(10, 12));
 }
 
 }  // namespace

@@ -64,8 +64,8 @@ TEST_CASE("m-sct: an awake device waits for the favorite child of its last opera
 TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    int placed = 0;
-    for (std::uint64_t seed = 0; seed < 1200; ++seed) {
+    std::uint64_t placed = 0;
+    for (std::uint64_t seed = 0; seed < testing::effort(1200, 10); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, kind.limits);
       const Cluster cluster = testing::instance_cluster(seed, kind);
@@ -78,7 +78,7 @@ TEST_CASE("m-sct: every decision equals that of a scan of all pairs") {
       const PlaceResult naive = testing::naive_list_schedule(costs, options, &favorites.child);
       if (testing::check_same(fast, naive).has_value()) ++placed;
     }
-    CHECK(placed > 300);
+    CHECK(placed > testing::effort(300, 10));
   }
 }
 
@@ -87,7 +87,7 @@ TEST_CASE(
   std::uint64_t few = 0, many = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < testing::effort(60, 4); ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 12); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -99,8 +99,8 @@ TEST_CASE(
       if (const auto used = testing::check_same(fast, naive)) ++(*used < 16 ? few : many);
     }
   }
-  CHECK(few > testing::effort(100, 4));
-  CHECK(many > testing::effort(50, 4));
+  CHECK(few > testing::effort(100, 12));
+  CHECK(many > testing::effort(50, 12));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
+#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 
@@ -45,7 +46,7 @@ TEST_CASE("all placers: random graphs are placed within the rules, and the same 
   for (const PlacerEntry& placer : all_placers()) {
     CAPTURE(placer.name);
     std::size_t placed_graphs = 0;
-    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(300, 10); ++seed) {
       CAPTURE(seed);
       testing::RandomDag limits = kMixed;
       if (seed % 4 == 3) limits.memory_mode = MemoryMode::kRetain;
@@ -63,7 +64,8 @@ TEST_CASE("all placers: random graphs are placed within the rules, and the same 
         CHECK(placed->order == std::get<PlacedGraph>(again).order);
       }
     }
-    CHECK(placed_graphs > 250);  // memory is ample, and only gpu:0 is sure to run everything
+    CHECK(placed_graphs >
+          testing::effort(250, 10));  // memory is ample, and only gpu:0 is sure to run everything
   }
 }
 

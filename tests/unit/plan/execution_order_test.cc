@@ -147,7 +147,7 @@ TEST_CASE("execution order: auto finds the best placement for the order that run
 }
 
 TEST_CASE("execution order: every method's plan is replayed, and right, in its order") {
-  for (std::uint64_t seed = 0; seed < testing::effort(12, 4); ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(12, 12); ++seed) {
     const OpGraph graph = random_dag(seed, {.min_ops = 6, .max_ops = 14, .group_chance = 0.2});
     const Cluster cluster = random_cluster(seed);
     const CostModel costs(graph, cluster);
@@ -172,8 +172,8 @@ TEST_CASE("execution order: every method's plan is replayed, and right, in its o
 // A third of the memory of everything: some plans fit in one order and not in another.
 TEST_CASE(
     "execution order: what fits, fits in the order that runs, and nothing is proved wrongly") {
-  int plans = 0, proofs = 0, differ = 0;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  std::uint64_t plans = 0, proofs = 0, differ = 0;
+  for (std::uint64_t seed = 0; seed < testing::effort(60, 5); ++seed) {
     const OpGraph graph = random_dag(seed, {.min_ops = 4,
                                             .max_ops = 6,
                                             .max_tensor_bytes = 20,
@@ -197,16 +197,16 @@ TEST_CASE(
         continue;
       }
       CHECK_FALSE(best.has_value());
-      proofs += std::get<Unplaceable>(result).proved ? 1 : 0;
+      proofs += std::get<Unplaceable>(result).proved ? 1U : 0U;
       const PlanResult planned = make_plan(costs, request_for(ExecutionOrder::kPlanned));
       if (!std::holds_alternative<Plan>(planned)) continue;
       ++differ;
       CHECK_FALSE(std::get<Unplaceable>(result).proved);
     }
   }
-  CHECK(plans > 20);
-  CHECK(proofs > 5);
-  CHECK(differ > 0);
+  CHECK(plans > testing::effort(20, 5));
+  CHECK(proofs > testing::effort(5, 5));
+  if (testing::effort(60, 5) == 60) CHECK(differ > 0);
 }
 
 bool all_take_time(const OpGraph& graph, const Schedule& schedule) {

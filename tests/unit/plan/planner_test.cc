@@ -66,7 +66,7 @@ TEST_CASE("planner: a plan for less memory keeps its times on devices that have 
 
 TEST_CASE("planner: improvements become shorter up to the plan's step, and change nothing else") {
   std::size_t found = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(20, 5); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 10, .max_ops = 80, .edge_chance = 0.1});
     const Cluster cluster = random_cluster(seed, Bytes(100'000));
@@ -99,12 +99,12 @@ TEST_CASE("planner: improvements become shorter up to the plan's step, and chang
       CHECK((*told[i].step < *told[i - 1].step || *told[i].bound > *told[i - 1].bound));
     }
   }
-  CHECK(found > 40);
+  CHECK(found > testing::effort(40, 5));
 }
 
 TEST_CASE("planner: who stops the search gets the best plan so far, in every order") {
   std::size_t stopped = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(12, 4); ++seed)
+  for (std::uint64_t seed = 0; seed < testing::effort(12, 12); ++seed)
     for (const ExecutionOrderEntry& entry : execution_orders()) {
       CAPTURE(seed);
       CAPTURE(entry.name);
@@ -128,7 +128,7 @@ TEST_CASE("planner: who stops the search gets the best plan so far, in every ord
       CHECK(check_schedule(graph, cluster, plan.schedule, {.order = entry.order}).empty());
       if (entry.order == ExecutionOrder::kProgram) CHECK(plan.makespan() <= *seen);
     }
-  CHECK(stopped > testing::effort(10, 4));
+  CHECK(stopped > testing::effort(10, 12));
 }
 
 // Paper Figure 1.

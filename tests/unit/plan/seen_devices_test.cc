@@ -72,7 +72,7 @@ TEST_CASE("auto: beyond the equal devices that have something to do, more of the
     ++shortened;
     const Cluster some(equal(128)), many(equal(200));
     PlanRequest request;
-    request.budget = 0.02;
+    request.budget = 0.002;
     const Plan a = std::get<Plan>(make_plan(CostModel(graph, some), request));
     const Plan b = std::get<Plan>(make_plan(CostModel(graph, many), request));
     CHECK(check_plan(graph, b).empty());

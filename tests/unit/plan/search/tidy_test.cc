@@ -16,6 +16,7 @@
 #include "baechi/plan/planner.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/verify/check_schedule.h"
+#include "property/effort.h"
 #include "unit/graphs.h"
 
 namespace baechi {
@@ -181,8 +182,8 @@ std::optional<Attempt> best_found(const CostModel& costs, const PlanRequest& req
 }
 
 TEST_CASE("tidy: a plan of the planner loses 0.05% at the most, or 0.3% if asked") {
-  int moved = 0;
-  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+  std::uint64_t moved = 0;
+  for (std::uint64_t seed = 0; seed < testing::effort(30, 6); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = mostly_light(seed, 120);
     const Cluster cluster = testing::random_cluster(seed);
@@ -195,10 +196,10 @@ TEST_CASE("tidy: a plan of the planner loses 0.05% at the most, or 0.3% if asked
       const Plan plan = std::get<Plan>(make_plan(costs, request));
       CHECK(plan.makespan().count() <=
             found->makespan.count() + found->makespan.count() * (asked ? 30 : 5) / 10'000);
-      moved += placement_of(plan.schedule) == found->placed->device ? 0 : 1;
+      moved += placement_of(plan.schedule) == found->placed->device ? 0U : 1U;
     }
   }
-  CHECK(moved > 10);
+  CHECK(moved > testing::effort(10, 6));
 }
 
 // Operators with an initialiser each. The expert divides them into two halves that are equal to the

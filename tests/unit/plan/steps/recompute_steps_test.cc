@@ -26,6 +26,7 @@
 #include "baechi/study/explain.h"
 #include "baechi/study/second_run_facts.h"
 #include "baechi/verify/check_plan.h"
+#include "property/effort.h"
 #include "unit/graph/training_sketches.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
@@ -63,8 +64,8 @@ Bytes need_of_steps(const OpGraph& graph, std::uint32_t micro_batches) {
 }
 
 TEST_CASE("recompute: steps of micro-batches fit by second runs, keep every rule, and are read") {
-  int only_so = 0;
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+  std::uint64_t only_so = 0;
+  for (std::uint64_t seed = 1; seed <= testing::effort(8, 4); ++seed) {
     const OpGraph graph = random_training(seed, 7, seed % 2 == 0);
     const auto micro_batches = static_cast<std::uint32_t>(2 + seed % 3);
     const Bytes need = need_of_steps(graph, micro_batches);
@@ -101,7 +102,7 @@ TEST_CASE("recompute: steps of micro-batches fit by second runs, keep every rule
       }
     }
   }
-  CHECK(only_so >= 4);
+  CHECK(only_so >= testing::effort(4, 4));
 }
 
 TEST_CASE("recompute: a step whose second runs are not those of the plan is found out") {
