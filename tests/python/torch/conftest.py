@@ -22,7 +22,7 @@ _LEFT_OUT = pytest.StashKey[int]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare what `./do test` asks for."""
-    text = "of each test that is marked `repeats` run a third, which depends on this text"
+    text = "of tests marked `repeats` run one in three, or in `one_in`, drawn by this text"
     parser.addoption("--sample", metavar="TEXT", help=text)
     parser.addoption("--quarter", action="store_true", help="with --sample: a quarter of all tests")
 
@@ -68,7 +68,7 @@ def drawn(text: str) -> int:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out two thirds of the repetitions; if asked, three quarters of all; others by text."""
+    """Leave out most repetitions; if asked, three quarters of all tests; others by text."""
     if not config.option.collectonly:
         import_once()
     sample = config.getoption("--sample", default=None)
@@ -81,8 +81,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = item.nodeid.split("[")[0]
         first = drawn(f"{sample} {test}")
         met[test] += 1
-        repeats = item.get_closest_marker("repeats") is not None
-        left_out = repeats and (first + met[test]) % 3
+        repeats = item.get_closest_marker("repeats")
+        left_out = repeats and (first + met[test]) % repeats.kwargs.get("one_in", 3)
         if config.option.quarter:
             left_out = left_out or drawn(f"{sample} {item.nodeid}") % 4
         (left if left_out else kept).append(item)

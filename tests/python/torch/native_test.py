@@ -13,16 +13,15 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
-import torch
 from baechi.torch import native
 
 SOURCE = """#include "answer.h"
 extern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }
 """
 
-MODULE = """#include <torch/extension.h>
+MODULE = """#include <pybind11/pybind11.h>
 #include "answer.h"
-PYBIND11_MODULE(answer, m) { m.def("answer", [](at::Tensor x) { return x * ANSWER; }); }
+PYBIND11_MODULE(answer, m) { m.def("answer", [](int x) { return x * ANSWER; }); }
 """
 
 
@@ -80,7 +79,7 @@ def test_processes_that_build_at_once_end_up_with_one_library(source: Path) -> N
     )
     started = [
         subprocess.Popen([sys.executable, "-c", program, source], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     printed = {process.communicate()[0] for process in started}
     assert len(printed) == 1
@@ -91,7 +90,7 @@ def test_processes_that_build_at_once_end_up_with_one_library(source: Path) -> N
 def test_a_module_is_loaded_once(source: Path) -> None:
     source.write_text(MODULE)
     module = native.load("answer", [source], flags=["-O0"])
-    assert module.answer(torch.ones(2)).tolist() == [42, 42]
+    assert module.answer(2) == 84
     assert native.load("answer", [source], flags=["-O0"]) is module
 
 

@@ -21,17 +21,10 @@ _WORLDS = {
     3: ["tied", "accumulated"],
     4: ["copied parts", "copied branches"],
 }
-_ALONE = ["faults", "infinite", "checkpointed", "simulated"]
 _MORE = {
     2: [
-        *_ALONE,
-        "dropped",
-        "copied_simulated",
-        "hosted",
-        "mixed",
-        "mixed_infinite",
-        "late",
-        "quantised_saved",
+        *("faults", "infinite", "checkpointed", "simulated", "dropped", "copied_simulated"),
+        *("hosted", "mixed", "mixed_infinite", "late", "quantised_saved"),
     ],
     3: ["quantised_resumed"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
@@ -39,10 +32,15 @@ _MORE = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what the ranks left of those cases that a selected test has as a parameter."""
     folder = tmp_path_factory.mktemp("ranks")
+    mine: list[Any] = [item for item in request.session.items if item.path == request.path]
+    given = [item.callspec.params.values() for item in mine if hasattr(item, "callspec")]
+    asked = {value for values in given for value in values}
     for count, cases in _WORLDS.items():
-        run(count, [rank_cases.__file__, folder, *cases, *_MORE.get(count, ())])
+        if chosen := [case for case in (*cases, *_MORE[count]) if case in asked]:
+            run(count, [rank_cases.__file__, folder, *chosen])
     return folder
 
 
@@ -77,8 +75,9 @@ def test_simulated_devices_hold_what_is_said_of_them(folder: Path, name: str) ->
             torch.testing.assert_close(weight, weights[key], rtol=1e-7, atol=1e-7)
 
 
-def test_what_fails_late_on_a_device_fails_on_all_ranks(folder: Path) -> None:
-    for said, kept, goes_on in found(folder, "late"):
+@pytest.mark.parametrize("name", ["late"])
+def test_what_fails_late_on_a_device_fails_on_all_ranks(folder: Path, name: str) -> None:
+    for said, kept, goes_on in found(folder, name):
         assert "index out of range in self" in said
         assert kept.startswith("True of ")
         assert goes_on
@@ -111,8 +110,9 @@ _SAID = {  # on both ranks
 }
 
 
-def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
-    ranks = found(folder, "faults")
+@pytest.mark.parametrize("name", ["faults"])
+def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path, name: str) -> None:
+    ranks = found(folder, name)
     for said in ranks:
         for name, words in _SAID.items():
             assert words in said[name], name
@@ -125,8 +125,9 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path) -> None:
         assert ranks[0][name] == ranks[1][name]
 
 
-def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path) -> None:
-    for said in found(folder, "copied_faults"):
+@pytest.mark.parametrize("name", ["copied_faults"])
+def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path, name: str) -> None:
+    for said in found(folder, name):
         assert "do not have the same replicas: 1 and 2" in said["differ"]
         assert "replicas: 3 do not divide the 4 processes" in said["odd"]
         assert "this is the only one: start 4, by torchrun --nproc-per-node 4" in said["alone"]
@@ -142,8 +143,9 @@ def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path) -> None:
         assert said["after"] == said["again"]
 
 
-def test_replicas_draw_other_random_numbers(folder: Path) -> None:
-    first, other = found(folder, "dropped")
+@pytest.mark.parametrize("name", ["dropped"])
+def test_replicas_draw_other_random_numbers(folder: Path, name: str) -> None:
+    first, other = found(folder, name)
     assert torch.equal(first, other)
     assert set(first.tolist()) == {0.0, 1.0, 2.0}
 
@@ -196,11 +198,12 @@ def test_a_checkpoint_is_gone_on_from_by_other_placements_and_in_one_process(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "resumed"), [("quantised_saved", "quantised_resumed")])
 def test_a_checkpoint_of_quantised_weights_is_gone_on_from_on_more_ranks_and_on_one(
-    folder: Path,
+    folder: Path, name: str, resumed: str
 ) -> None:
     """By models of other weights, which all are in it."""
-    saved, others = found(folder, "quantised_saved"), found(folder, "quantised_resumed")
+    saved, others = found(folder, name), found(folder, resumed)
     assert len(others) == 3
     assert saved[0] == saved[1]
     for told in (*others, rank_cases.quantised_steps(3, folder, ranks=False)):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -201,6 +202,15 @@ def clocked(step: Step) -> Costs:
     return costs
 
 
+@functools.cache
+def language_graph(name: str, samples: int, **options: Any) -> baechi.Graph:
+    """Return the graph of a language model's step with so many of its sixteen samples."""
+    model, example = models.language_model(name)
+    part = {key: value[:samples] for key, value in example.items()}
+    step = capture(model, part, models.total)
+    return graph_of(step, clocked(step), ["gpu"], "sgd", **options).graph
+
+
 @pytest.mark.skipif("gpt2" not in models.ALL, reason="transformers is not installed")
 @pytest.mark.parametrize(
     ("name", "micro_batches", "gains"),
@@ -215,14 +225,10 @@ def clocked(step: Step) -> Costs:
 def test_plans_of_language_models_gain_by_more_devices(
     name: str, micro_batches: int, gains: dict[int, float]
 ) -> None:
-    model, example = models.language_model(name)
-    whole = capture(model, example, models.total)
-    alone = graph_of(whole, clocked(whole), ["gpu"], "sgd").graph
-    one = baechi.place_graph(alone, "1x1GiB", method="single").makespan_ns
-    part = {key: value[: 16 // micro_batches] for key, value in example.items()}
-    step = capture(model, part, models.total)
     options: Any = {"micro_batches": micro_batches} if micro_batches > 1 else {}
-    graph = graph_of(step, clocked(step), ["gpu"], "sgd", **options).graph
+    alone = language_graph(name, 16)
+    one = baechi.place_graph(alone, "1x1GiB", method="single").makespan_ns
+    graph = language_graph(name, 16 // micro_batches, **options)
     method = "pipeline" if options else "auto"
     for devices, gain in gains.items():
         cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s")
