@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import baechi.torch
 import torch
 from baechi.torch import native
-from baechi.torch.where.pinned import packed, pin, unpin
+from baechi.torch.where.pinned import packed, pin, ready, unpin
 from quantised_test import Int8
 from torch import nn
 
@@ -130,6 +130,56 @@ def test_what_the_system_refuses_to_pin_stays_where_it_is(
     sim.configure(devices=1, pinned="1GiB")
     assert pin(weights) is None
     assert all(weight.is_pinned() for weight in weights)
+
+
+def test_what_is_put_has_the_same_memory_in_each_step(sim: ModuleType) -> None:
+    sim.configure(devices=1, memory="1MiB", asynchronous=False)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(40, 40) for _ in range(6)))
+    before, x, alone = pinned(sim), torch.randn(4, 40), copy.deepcopy(model)
+    placed = baechi.torch.place(model, x, "1x1MiB+1xhost:1GiB", residency="all", budget="0.1s")
+    weights = sum(weight.nbytes for weight in model.parameters())
+    assert pinned(sim) - before < weights + 8 * KIB
+    seen: list[set[int]] = []
+    kept: list[torch.Tensor] = []
+    for step in range(5):
+        model.zero_grad()
+        alone.zero_grad()
+        for one in (model, alone):
+            one(x * (step + 1)).square().mean().backward()
+        gradients = [weight.grad for weight in model.parameters()]
+        for mine, other in zip(gradients, alone.parameters(), strict=True):
+            assert mine is not None
+            assert mine.is_pinned()
+            torch.testing.assert_close(mine, other.grad)
+        for mine, same in zip(kept[::2], kept[1::2], strict=True):
+            assert torch.equal(mine, same)  # nobody else has had its memory
+        seen.append({one.data_ptr() for one in gradients if one is not None})
+        held = pinned(sim) - before
+        assert 2 * weights <= held < (2 if step < 3 else 2.2) * weights + 16 * KIB
+        if step == 2 and gradients[0] is not None:
+            kept = [gradients[0], gradients[0].clone()]
+        del gradients, mine
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[3] - seen[2]) == 1
+    model.zero_grad()
+    kept.clear()
+    placed.restore()
+    assert pinned(sim) == before
+
+
+def test_memory_for_sizes_that_are_not_put_any_more_is_given_up(sim: ModuleType) -> None:
+    unpin([])
+    before = pinned(sim)
+    for size in range(1, 200):
+        ready([size * KIB, 64])
+    assert pinned(sim) - before < 70 * 256 * KIB < sum(range(200)) * KIB
+    unpin([])
+    assert pinned(sim) == before
+    sim.configure(devices=1, pinned=before + 20 * KIB)
+    ready([16 * KIB] * 3)
+    assert pinned(sim) - before == 16 * KIB
+    unpin([])
 
 
 def test_a_placed_model_has_its_pinned_memory_until_it_is_restored(sim: ModuleType) -> None:

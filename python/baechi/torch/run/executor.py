@@ -6,7 +6,8 @@ Paper 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from baechi.torch.run.interpreter import (
     located,
 )
 from baechi.torch.run.regions import prepare
+from baechi.torch.where.pinned import ready
 
 
 def compile(  # noqa: A001
@@ -42,6 +44,7 @@ class Executor:
         self._slots = {slot.name: i for i, slot in enumerate(_slots_of(program))}
         self._host = len(devices)
         self._counted = [one for one in program.code if not isinstance(one, Free)]  # as C++ does
+        self._put = list(_put(program, self.devices))
         self._native: Any = None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -49,6 +52,8 @@ class Executor:
         if self._native is None:
             self._native = self._built()  # not before: the backend that compiles fakes tensors
         check_count(self.program, inputs)
+        if self._put:
+            ready(self._put)
         try:
             return self._native.run(inputs)
         except Exception as error:
@@ -159,6 +164,32 @@ class Executor:
             return list(_flat(call.out, result))
 
         return function
+
+
+def _put(program: Program, devices: Mapping[int, torch.device]) -> Iterator[int]:
+    """Yield the bytes of each tensor on the host for what devices send there; some have several."""
+    shown: dict[str, int] = {}  # how many slots show what was sent, by its storage
+    size_of: dict[str, int] = {}
+    free: Counter[int] = Counter()
+    for one in program.code:
+        slots = one.outs if isinstance(one, Run) else ()
+        if isinstance(one, Send):
+            ends = [devices[slot.device or 0].type == "cpu" for slot in (one.source, one.out)]
+            if ends == [False, True] and one.out.bytes:
+                size = size_of[one.out.storage] = one.out.bytes
+                shown[one.out.storage] = 1
+                free[size] -= 1
+                if free[size] < 0:
+                    free[size] = 0
+                    yield size
+        for slot in slots:
+            if slot.storage in shown:
+                shown[slot.storage] += 1
+        for slot in one.slots if isinstance(one, Free) else ():
+            if slot.storage in shown:
+                shown[slot.storage] -= 1
+                if shown[slot.storage] == 0:
+                    free[size_of[slot.storage]] += 1
 
 
 def _slots_of(program: Program) -> Iterator[Slot]:

@@ -7,7 +7,9 @@ takes milliseconds. So blocks are powers of two, and filled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -17,8 +19,11 @@ from baechi.torch import native
 _APART = 64  # bytes: each part begins at a multiple
 _SMALLEST, _LARGEST = 1 << 12, 1 << 30  # bytes of a block, unless one storage is larger
 _SPARE = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)  # of what a block holds, how much more it may be
+_LONG = 64  # programs that have run
+_GIVEN_UP: set[int] = set()  # sizes of what is put for which the system pins no more
 
 Blocks = list[tuple[int, list[int]]]  # of each its bytes, and which sizes are in it
+Part = tuple[int, Any, int]  # its number, where it begins, and its bytes
 Sharing = list[tuple[torch.Tensor, torch.Tensor]]  # tensors, and how each shows one storage
 
 
@@ -28,34 +33,59 @@ def pin(tensors: Iterable[torch.Tensor]) -> str | None:
     Those that share a storage share one again.
     """
     found = _by_storage(tensors)
-    bytes_of = [_storage(sharing).nbytes() for sharing in found]
-    sizes = [-(-size // _APART) * _APART for size in bytes_of]
-    library = native.library()  # without, each storage is pinned alone
-    alone = [(size, [i]) for i, size in enumerate(bytes_of)]
-    waiting = packed(sizes, range(len(sizes))) if library else alone
-    refused: str | None = None
-    while waiting:
-        size, inside = waiting.pop(0)
-        try:
-            block = library.Block(size) if library else _bytes(size, pinned=True)
-        except RuntimeError as error:
-            refused = refused or first_line(error)
-            left = [i for _, others in [(size, inside), *waiting] for i in others]
-            waiting = packed(sizes, left, size // 2) if library else []
-            continue
-        offset = 0
-        for i in inside:
-            _move(found[i], block.part(offset, bytes_of[i]) if library else block)
+    refused: list[str] = []
+    for block, parts in _blocks([_storage(sharing).nbytes() for sharing in found], refused):
+        for i, offset, size in parts:
+            _move(found[i], block if offset is None else block.part(offset, size))
             found[i] = []  # what it was in is free before the next block is there
-            offset += sizes[i]
-    return refused
+    return refused[0] if refused else None
+
+
+def ready(sizes: Sequence[int]) -> None:
+    """Have pinned memory ready for what is put, for each of so many bytes; it is used again.
+
+    What was for sizes that have not been put for long is given up when more is needed.
+    """
+    library = native.library()
+    missing = [size for size in library.missing_pieces(sizes) if size not in _GIVEN_UP]
+    if missing:
+        library.clear_pieces(_LONG)
+        for block, parts in _blocks(missing, []):
+            library.add_pieces(block, [(offset, size) for _, offset, size in parts])
+        _GIVEN_UP.update(library.missing_pieces(sizes))
 
 
 def unpin(tensors: Iterable[torch.Tensor]) -> None:
     """Bring tensors to ordinary memory, and give the system the pinned memory that nobody uses."""
     for sharing in _by_storage(tensors, pinned=True):
         _move(sharing, _bytes(_storage(sharing).nbytes()))
+    if (library := native.library()) is not None:
+        library.clear_pieces(0)
+    _GIVEN_UP.clear()
     torch.accelerator.empty_host_cache()
+
+
+def _blocks(bytes_of: Sequence[int], refused: list[str]) -> Iterator[tuple[Any, list[Part]]]:
+    """Yield blocks, each with its parts, as far as the system pins any; note why not all.
+
+    Without a compiler each is pinned alone.
+    """
+    sizes = [-(-size // _APART) * _APART for size in bytes_of]
+    library = native.library()
+    alone = [(size, [i]) for i, size in enumerate(bytes_of)]
+    waiting = packed(sizes, range(len(sizes))) if library else alone
+    while waiting:
+        size, inside = waiting.pop(0)
+        try:
+            block = library.Block(size) if library else _bytes(size, pinned=True)
+        except RuntimeError as error:
+            refused.append(first_line(error))
+            left = [i for _, others in [(size, inside), *waiting] for i in others]
+            waiting = packed(sizes, left, size // 2) if library else []
+            continue
+        offsets = itertools.accumulate((sizes[i] for i in inside), initial=0)
+        parts = zip(inside, offsets, strict=False)
+        yield block, [(i, at if library else None, bytes_of[i]) for i, at in parts]
 
 
 def packed(sizes: Sequence[int], which: Collection[int], largest: int | None = None) -> Blocks:

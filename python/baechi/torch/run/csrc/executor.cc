@@ -502,13 +502,15 @@ class Executor {
     } else {
       const c10::StreamGuard sending(route.send);
       const c10::StreamGuard receiving(route.receive);
-      copy =
-          is_host(to) ? room_on_host(tensor) : at::empty_like(tensor, tensor.options().device(to));
+      copy = is_host(to) ? room_on_host(tensor, route.send)
+                         : at::empty_like(tensor, tensor.options().device(to));
       copy.copy_(tensor, /*non_blocking=*/true);
     }
     if (!is_host(from) && !one.put_away) reads(route.send, tensor);
     if (!is_host(to) && !one.fetch)
       reads(*frame.computing[static_cast<std::size_t>(one.target)], copy);
+    if (is_host(from) || is_host(to))
+      baechi::Pieces::all().note(is_host(to) ? copy : tensor, route.send);
     frame.arrived[one.send].record(route.receive);
     at(frame, one.outs[0].slot) = std::move(copy);
   }
@@ -525,7 +527,8 @@ class Executor {
     }
   }
 
-  static at::Tensor room_on_host(const at::Tensor& tensor) {
+  static at::Tensor room_on_host(const at::Tensor& tensor, c10::Stream writes) {
+    if (at::Tensor room = baechi::Pieces::all().take(tensor, writes); room.defined()) return room;
     const auto options = tensor.options().device(at::kCPU);
     try {
       return at::empty_like(tensor, options.pinned_memory(true));
@@ -599,6 +602,14 @@ PYBIND11_MODULE(baechi_executor, m) {
   py::class_<baechi::Block>(m, "Block")
       .def(py::init<std::size_t>(), py::call_guard<py::gil_scoped_release>())
       .def("part", &baechi::Block::part);
+  using baechi::Pieces;
+  m.def("missing_pieces",
+        [](const std::vector<std::size_t>& sizes) { return Pieces::all().missing(sizes); });
+  m.def("add_pieces", [](const baechi::Block& block,
+                         const std::vector<std::pair<std::size_t, std::size_t>>& parts) {
+    Pieces::all().add(block, parts);
+  });
+  m.def("clear_pieces", [](std::size_t unused_for) { Pieces::all().clear(unused_for); });
   m.def(
       "failed_at", [] { return place; }, "The instruction in which this thread's last run failed.");
 }
