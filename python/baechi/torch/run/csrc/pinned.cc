@@ -119,7 +119,8 @@ at::Tensor Pieces::take(const at::Tensor& like, c10::Stream writes) {
   if (found == by_size_.end()) return {};
   for (const auto& piece : found->second) {
     if (piece->storage.use_count() > 1) continue;
-    for (const auto& [stream, event] : piece->copies) event.block(writes);
+    for (const auto& [stream, event] : piece->copies)
+      if (!event.query()) event.block(writes);
     piece->copies.clear();
     piece->taken = now_;
     const at::Tensor dense = at::empty_like(like, like.options().device(at::kMeta));
