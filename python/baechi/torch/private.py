@@ -16,6 +16,9 @@ from torch import nn
 # Calls run as they do in C++ programs: kernels of the device itself, and no nodes of autograd.
 from torch._C import _AutoDispatchBelowAutograd as BelowAutograd
 
+# Which backward runs: -1, none. What calls a model in one is a checkpoint, which repeats a call.
+from torch._C import _current_graph_task_id as graph_task
+
 # Whether the backward that runs may run again: what it reads is freed as it goes, else.
 from torch._C._autograd import _get_current_graph_task_keep_graph as keeps_graph
 
@@ -34,7 +37,7 @@ from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 # A graph of kernels as compiled code.
 from torch._inductor import standalone_compile
 
-# Tensors with shapes and a device and no memory.
+# Tensors with shapes and a device and no memory. Documented under this name, so not one of the ten.
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CALL = "_compiled_call_impl"  # what `nn.Module.compile` sets: the call that a module makes instead
@@ -66,6 +69,7 @@ __all__ = [
     "call_uncompiled",
     "descriptors",
     "dynamo_graph_capture_for_export",
+    "graph_task",
     "group_timeout",
     "keeps_graph",
     "skip_code",

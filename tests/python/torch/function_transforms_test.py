@@ -15,6 +15,7 @@ from places import (
     doubles,
     machine,
     of_the_bank_trains_the_same,
+    placed,
     placed_at_random,
     trains_the_same,
 )
@@ -74,6 +75,18 @@ class Mapping(nn.Module):
 def test_functions_of_torch_func(how: Any) -> None:
     torch.manual_seed(3)
     trains_the_same(Mapping(how).double(), doubles((4, 8)))
+
+
+def test_transforms_of_a_placed_model() -> None:
+    torch.manual_seed(3)
+    model, (x,) = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).double(), doubles((4, 8))
+    expected = torch.func.vjp(model, x)[1](x), torch.func.jvp(model, (x,), (x,))[1]
+    with machine() as devices, placed(model, devices, 2):
+        there = x.to(devices[0])
+        found = torch.func.vjp(model, there)[1](there), torch.func.jvp(model, (there,), (there,))[1]
+        torch.testing.assert_close(
+            [part.cpu() for part in (*found[0], found[1])], [*expected[0], expected[1]]
+        )
 
 
 @pytest.mark.parametrize("how", [gradient, jacobians])

@@ -189,8 +189,15 @@ def test_a_checkpoint_around_the_model_draws_the_same_again(
     def outside(function: Any, x: torch.Tensor) -> Any:
         return checkpoint(function, x, use_reentrant=reentrant)
 
-    def within(function: Any, x: torch.Tensor) -> Any:
-        return checkpoint(lambda x: function(x * 2).square(), x, use_reentrant=reentrant)
+    def nested(function: Any, x: torch.Tensor) -> Any:
+        return checkpoint(
+            lambda x: outside(function, x * 2).exp() * outside(function, x),
+            x,
+            use_reentrant=reentrant,
+        )
+
+    def chained(function: Any, x: torch.Tensor) -> Any:
+        return checkpoint(lambda x: function(function(x)).square(), x, use_reentrant=reentrant)
 
     def trained(*ways: Any) -> list[Any]:
         torch.manual_seed(3)
@@ -201,12 +208,15 @@ def test_a_checkpoint_around_the_model_draws_the_same_again(
         ):  # its graphs draw nothing on the batch's
             x = torch.randn(4, FEATURES, dtype=torch.double).to("sim:0").requires_grad_()
             torch.manual_seed(11)
-            torch.stack([way(model, x).mean() for way in ways]).sum().backward(retain_graph=retain)
+            loss = torch.stack([way(model, x).mean() for way in ways]).sum()
+            for again in (True, False)[not retain :]:
+                loss.backward(retain_graph=again)
             states = [state_of(device) for device in devices]
             return [x.grad.cpu(), *states, *(p.grad.cpu() for p in model.parameters())]
 
-    found = trained(outside, outside, within, selective)
-    plain = trained(not_again, not_again, lambda f, x: f(x * 2).square(), not_again)
+    found = trained(outside, outside, nested, chained, selective)
+    reference = [lambda f, x: f(x * 2).exp() * f(x), lambda f, x: f(f(x)).square()]
+    plain = trained(not_again, not_again, *reference, not_again)
     torch.testing.assert_close(found, plain)
 
 

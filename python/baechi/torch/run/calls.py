@@ -112,7 +112,7 @@ def bounded(
         begun = calls.begin((args, kwargs))
         try:
             result = call(*args, **kwargs)
-            calls.note(begun, result)
+            calls.note(begun)
         finally:
             calls.end(begun)
         return result

@@ -27,6 +27,7 @@ from baechi.torch.run.marks import program_of, promised_by, put_away
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import in_regions
 from baechi.torch.run.undefined import reached, read_later, without
+from baechi.torch.where.drawn import repeats_programs
 from baechi.torch.where.mode import Aside
 
 
@@ -127,7 +128,7 @@ class Graph:
         what cannot be run again for that runs eagerly. So it does without gradients, since a
         checkpoint may run it again with them, and it has to draw the same numbers.
         """
-        if self.runs_once and any(map(_wants_gradient, args)):
+        if self.runs_once and not repeats_programs() and any(map(_wants_gradient, args)):
             return list(self.joint.source(*args))
         args = (*plain(args),)
         if self.joint.tangents:

@@ -9,20 +9,19 @@ model in a checkpoint of its caller's.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from baechi._core import InputError
-from baechi.torch.where.mode import in_backward
+from baechi.torch.private import graph_task
 from baechi.torch.where.moving import listed, map_tensors
 
-States = dict[torch.device, torch.Tensor]
+States = dict[torch.device, bytes]
 
 
 class Drawn:
@@ -51,14 +50,14 @@ class Drawn:
             return
         states = begun[0][1]
         for _, others in begun[1:]:
-            if differ(states, others):
+            if states != others:
                 raise InputError(
                     "torch.utils.checkpoint: a module that was called several times, and drew "
                     "random numbers, runs again outside of graphs, and nothing tells which call "
                     "it is: give each call a checkpoint of its own"
                 )
         for device, now in states_of(self.devices).items():
-            if differ({device: now}, states):  # else a checkpoint has put it back itself
+            if now != states[device]:  # else a checkpoint has put it back itself
                 self._now.setdefault(device, now)
                 put_states({device: states[device]})
 
@@ -72,7 +71,8 @@ class _Repeated(threading.local):
     """What runs again in this thread."""
 
     call = False  # a backward calls a whole model
-    threads: Any = None  # of backwards, what switched them off
+    by_program = False  # and it ran by programs, whatever its batch is now
+    threads = False  # of backwards were switched off
 
 
 _repeated = _Repeated()
@@ -84,30 +84,40 @@ def in_one_thread() -> None:
     Two of PyTorch's, one for each device, may both run again what one checkpoint has, which is none
     of theirs, or two checkpoints that both put back generators.
     """
-    if _repeated.threads is None:
-        _repeated.threads = torch.autograd.set_multithreading_enabled(False)
+    _repeated.threads |= torch.autograd.set_multithreading_enabled(False).prev
 
 
 def in_many_threads() -> None:
     """Undo `in_one_thread`."""
-    if _repeated.threads is not None:
-        torch.autograd.set_multithreading_enabled(_repeated.threads.prev)
-        _repeated.threads = None
+    if _repeated.threads:
+        torch.autograd.set_multithreading_enabled(True)
+        _repeated.threads = False
 
 
-class _Token:
-    """Is alive as long as the graph of a call."""
+def repeats_programs() -> bool:
+    """Tell whether a call is repeated that has drawn in programs, not eagerly."""
+    return _repeated.by_program
+
+
+@dataclass
+class _Call:
+    """A call that drew random numbers."""
+
+    known: Sequence[torch.device]  # those whose generators it does put back
+    states: States  # of the others
+    by_program: bool  # its batch was no leaf that wants a gradient
+    following: int | None = None  # what the next one is known by
 
 
 @dataclass(frozen=True)
 class _Begun:
     """A call that has begun."""
 
-    before: bool  # of `_repeated.call`
-    known: Sequence[torch.device] = ()  # those whose generators a checkpoint puts back
-    seen: int = 0  # of their states
-    states: States = field(default_factory=dict)  # of the others
-    now: States = field(default_factory=dict)  # of those in a call that is repeated
+    before: tuple[bool, bool]  # of `_repeated`
+    key: int = 0  # what it is known by
+    seen: int = 0  # of the generators that a checkpoint puts back
+    call: _Call | None = None
+    now: States | None = None  # the states of the others before, if it is repeated
 
 
 class Calls:
@@ -117,87 +127,96 @@ class Calls:
     from others alone draws once more from the batch's, so that no other call is alike.
     """
 
-    MOST = 1000  # of those without gradients, whose end nothing tells
+    MOST = 10_000  # so many are kept: nothing tells which ones a checkpoint still repeats
 
     def __init__(self, devices: Collection[torch.device]) -> None:
         self.devices = devices
-        self._calls: dict[int, tuple[States, weakref.ref[_Token] | None]] = {}
+        self._calls: dict[int, _Call] = {}
+        self._newest: int | None = None
+        self._repeated = (-1, 0)  # the last one of a backward
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin(self, given: Any) -> _Begun:
         """Begin a call with its arguments; one that a checkpoint repeats draws as it did."""
-        before, _repeated.call = _repeated.call, _repeated.call or in_backward()
+        before = _repeated.call, _repeated.by_program
+        _repeated.call |= graph_task() != -1
         if len(self.devices) < 2:
             return _Begun(before)
-        batch = [d for d in {t.device: None for t in listed(given)} if d in self.devices]
+        tensors = listed(given)
+        batch = [d for d in {t.device: None for t in tensors} if d in self.devices]
         others = [d for d in self.devices if d not in batch and d.type != "cpu"]
         known = [*batch, torch.device("cpu")]
-        seen, states = _digest(known), states_of(others)
-        first, graph = self._calls.get(seen, (states, None))
-        if graph is not None and graph() is None:
-            first = states
-        again = differ(first, states)
-        if again:
-            put_states(first)
-        return _Begun(before, known, seen, first, states if again else {})
+        key, now = _digest(known), None
+        is_leaf = any(t.requires_grad and t.is_leaf for t in tensors)
+        call = _Call(known, states_of(others), not is_leaf)
+        if graph_task() != -1 and (found := self._found(key)) is not None:
+            key, call = found
+            now = states_of(call.states)
+            put_states(call.states)
+            _repeated.by_program = call.by_program
+        return _Begun(before, key, _digest(call.known), call, now)
+
+    def _found(self, key: int) -> tuple[int, _Call] | None:
+        """Return which call a backward repeats: one in which it begins alike, or the next."""
+        task, last = self._repeated
+        if key not in self._calls and task == graph_task() and last in self._calls:
+            # Between calls in one checkpoint tensors stay where they are: the batch's device is one
+            # that the checkpoint does not put back.
+            key = self._calls[last].following or key
+        return (key, self._calls[key]) if key in self._calls else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def note(self, begun: _Begun, result: Any) -> None:
-        """Note what a call has drawn from, given its result."""
-        if not begun.known:
+    def note(self, begun: _Begun) -> None:
+        """Note what a call has drawn from."""
+        if (call := begun.call) is None:
             return
-        after, more = _digest(begun.known), differ(begun.states, states_of(begun.states))
-        if more and after == begun.seen:
-            outside(torch.rand, (), device=begun.known[0])
-        if more:
-            self._keep(begun.seen, begun.states, _lifetime(result))
-        if more or after != begun.seen:
-            in_one_thread()
+        others, alike = states_of(call.states) == call.states, _digest(call.known) == begun.seen
+        if others and alike:
+            return
+        if alike:
+            outside(torch.rand, (), device=call.known[0])
+        in_one_thread()
+        if graph_task() != -1:
+            self._repeated = graph_task(), begun.key
+            self._calls.setdefault(begun.key, call)
+            return
+        if self._newest in self._calls:
+            self._calls[self._newest].following = begun.key
+        self._calls.pop(begun.key, None)
+        self._calls[begun.key] = call
+        self._newest = begun.key
+        if len(self._calls) > self.MOST:
+            del self._calls[next(iter(self._calls))]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def end(self, begun: _Begun) -> None:
         """Have what follows draw as if a call had not been repeated."""
-        put_states(begun.now)
-        _repeated.call = begun.before
-
-    def _keep(self, seen: int, states: States, graph: weakref.ref[_Token] | None) -> None:
-        """Keep what a call began with, until its graph is gone."""
-        if len(self._calls) >= 2 * self.MOST:
-            endless = [seen for seen, (_, graph) in self._calls.items() if graph is None]
-            gone = [seen for seen, (_, graph) in self._calls.items() if graph and graph() is None]
-            for old in (*endless[: -self.MOST], *gone):
-                del self._calls[old]
-        self._calls[seen] = states, graph
+        put_states(begun.now or {})
+        _repeated.call, _repeated.by_program = begun.before
 
 
-def _digest(devices: Sequence[torch.device]) -> int:
+def _digest(devices: Iterable[torch.device]) -> int:
     """Return what tells generators' states from others."""
-    states = states_of(devices).items()
-    return hash((*((device, state.numpy().tobytes()) for device, state in states),))
-
-
-def _lifetime(result: Any) -> weakref.ref[_Token] | None:
-    """Return what is alive as long as the graph behind a result; None where it has none."""
-    for tensor in listed(result):
-        if tensor.grad_fn is not None:
-            return weakref.ref(tensor.grad_fn.metadata.setdefault(_Token, _Token()))
-    return None
+    return hash((*states_of(devices).items(),))
 
 
 def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function in no dispatch mode: that of a selective checkpoint would see its tensors.
+    """Call a function in no mode and no transform, which would see its tensors.
 
-    Modes are of a thread, so another one is in none.
+    Those of selective checkpoints and of torch.func are of a thread, so another one is in none.
     """
     if not is_in_torch_dispatch_mode():
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError:  # inside of torch.func
+            pass
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function, *args, **kwargs).result()
 
 
 def states_of(devices: Iterable[torch.device]) -> States:
     """Return the states of the generators of devices."""
-    found: States = outside(lambda: {device: state_of(device) for device in devices})
+    found: States = outside(lambda: {d: state_of(d).numpy().tobytes() for d in devices})
     return found
 
 
@@ -206,15 +225,10 @@ def put_states(states: States) -> None:
 
     def put() -> None:
         for device, state in states.items():
-            set_state(device, state)
+            set_state(device, torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
     if states:
         outside(put)
-
-
-def differ(some: States, others: States) -> bool:
-    """Tell whether generators would draw other numbers."""
-    return any(state.numpy().tobytes() != others[d].numpy().tobytes() for d, state in some.items())
 
 
 def state_of(device: torch.device) -> torch.Tensor:
