@@ -197,10 +197,10 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "state and updates of the fewest last layers are on the host, and each layer is fetched "
         "while the layer before it runs (-: nothing fits, the model has no layers, or there are "
         "four cards). Of four cards, the smaller two are half as fast. Beside the best of all "
-        "choices of what is kept, away or made again, 238 steps of two layers are 2.6% shorter, "
-        "since gradients may be away, too; 43 of three are 1.0% longer, 36 of six without weights "
-        "0.7% (`build/release/baechi_tests -ns -tc='residency: figures*'`), 12 behind slow links "
-        "5.4% (`-tc='residency: what fits*'`)."
+        "choices of what is kept, away, streamed or made again, 28 steps of two layers are 2.9% "
+        "shorter, since gradients may be away, too; 28 of four without weights are 0.5% longer "
+        "(`build/release/baechi_tests -tc='residency: bounds*'`), 12 behind slow links 5.4% "
+        "(`-tc='residency: what fits*'`)."
     )
     return Page(
         "host_memory",

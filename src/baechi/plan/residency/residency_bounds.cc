@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "baechi/bounds/lower_bounds.h"
 #include "baechi/graph/op_graph_builder.h"
@@ -39,44 +41,67 @@ OpGraph without_groups(const OpGraph& graph) {
   return std::move(builder).build();
 }
 
-struct Crossing {  // of a unit that is on the store, in bytes
-  double held = 0, down = 0, up = 0;
-  double update = 0;  // nanoseconds
+// What a unit that does not stay takes, in nanoseconds: of the host, and of the link each way.
+struct Takes {
+  double host = 0, down = 0, up = 0;
+
+  double weighed(const Takes& by) const { return host * by.host + down * by.down + up * by.up; }
 };
 
+struct Crossing {
+  double held = 0;  // bytes
+  Takes on_store;
+  std::optional<Takes> streamed;  // where it may be
+
+  double least(const Takes& weights) const {
+    const double there = on_store.weighed(weights);
+    return streamed.has_value() ? std::min(there, streamed->weighed(weights)) : there;
+  }
+};
+
+double nanoseconds(Bytes bytes, const Link& link) {
+  if (!link.bandwidth.has_value()) return 0;
+  return 1e9 * static_cast<double>(bytes.count()) / static_cast<double>(link.bandwidth->count());
+}
+
 // What a unit on the store makes cross the link at the least: what operators elsewhere read of it, once,
-// and what its updates read of them.
+// and what its updates read of them; streamed, all of it both ways.
 Crossing crossing_of(const CostModel& costs, const StepGraph& step, const StoredUnit& unit,
-                     DeviceId store) {
+                     const Link& from, const Link& to) {
   const OpGraph& graph = costs.graph();
-  Crossing crossing{.held = static_cast<double>(unit.bytes.count())};
+  Crossing crossing;
+  crossing.held = static_cast<double>(unit.bytes.count());
+  Takes& there = crossing.on_store;
+  there.host = static_cast<double>(unit.on_host.count());
   for (const OpId op : unit.members) {
     if (!graph[op].variable) {
-      crossing.update += static_cast<double>(costs.compute_time(op, store)->count());
       for (const Edge& edge : graph.in_edges(op))
         if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(step, edge.from))
-          crossing.up += static_cast<double>(graph.size(*edge.tensor).count());
+          there.up += nanoseconds(graph.size(*edge.tensor), to);
       continue;
     }
     const auto edges = graph.out_edges(op);
     if (std::ranges::any_of(edges, [&](const Edge& edge) {
           return edge.tensor.has_value() && !is_update(step, edge.to);
         }))
-      crossing.down += static_cast<double>(graph[op].permanent.count());
+      there.down += nanoseconds(graph[op].permanent, from);
   }
+  if (unit.may_stream)
+    crossing.streamed = Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to)};
   return crossing;
 }
 
-// The least that the units together send, where some that hold `room` at most send nothing.
-double least(std::vector<Crossing> units, double room, double Crossing::* bytes) {
-  std::ranges::sort(units, [&](const Crossing& a, const Crossing& b) {
-    return a.*bytes * b.held > b.*bytes * a.held;
-  });
+// The least that the units together take, weighed, where some that hold `room` at most take nothing.
+double least(const std::vector<Crossing>& units, double room, const Takes& weights) {
+  std::vector<std::pair<double, double>> all;  // takes, holds
+  for (const Crossing& unit : units) all.emplace_back(unit.least(weights), unit.held);
+  std::ranges::sort(
+      all, [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
   double sum = 0;
-  for (const Crossing& unit : units) {
-    const double part = unit.held > 0 ? std::min(1.0, room / unit.held) : 1.0;
-    room -= part * unit.held;
-    sum += (1 - part) * unit.*bytes;
+  for (const auto& [takes, held] : all) {
+    const double part = held > 0 ? std::min(1.0, room / held) : 1.0;
+    room -= part * held;
+    sum += (1 - part) * takes;
   }
   return sum;
 }
@@ -84,16 +109,17 @@ double least(std::vector<Crossing> units, double room, double Crossing::* bytes)
 constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
 
 // The same, where no unit is cut.
-double least_whole(const std::vector<Crossing>& units, double room, double Crossing::* bytes) {
+double least_whole(const std::vector<Crossing>& units, double room, const Takes& weights) {
   const double cell = std::max(1.0, room / static_cast<double>(kCells));
   std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
   double sum = 0;
   for (const Crossing& unit : units) {
-    sum += unit.*bytes;
+    const double takes = unit.least(weights);
+    sum += takes;
     if (unit.held > room) continue;
     const auto cells = static_cast<std::size_t>(unit.held / cell);
     for (std::size_t there = stays.size(); there-- > cells;)
-      stays[there] = std::max(stays[there], stays[there - cells] + unit.*bytes);
+      stays[there] = std::max(stays[there], stays[there - cells] + takes);
   }
   return sum - stays.back();
 }
@@ -119,13 +145,6 @@ Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
     most = std::max(most, bytes);
   }
   return most;
-}
-
-// Rounded down by a millionth, so that no rounding makes it too large.
-Time over(double bytes, const Link& link) {
-  if (!link.bandwidth.has_value()) return Time(0);
-  const double seconds = bytes / static_cast<double>(link.bandwidth->count());
-  return Time(static_cast<std::int64_t>(seconds * 1e9 * (1 - 1e-6)));
 }
 
 // The device works off all that an update waits for, one operator after the other, before the update
@@ -185,38 +204,83 @@ Link fastest(const Cluster& cluster, DeviceId store, bool from_store) {
   return *best;
 }
 
+// Parts of the corners, of the largest bound: a concave function, up which smaller and smaller shifts from
+// one corner to another lead.
+template <class Bound>
+Takes heaviest(const std::vector<Takes>& corners, const Bound& bound) {
+  constexpr double kLeastShift = 1.0 / 512;
+  std::vector<double> parts(corners.size(), 1.0 / static_cast<double>(corners.size()));
+  const auto mixed = [&] {
+    Takes mix;
+    for (std::size_t i = 0; i < corners.size(); ++i) {
+      mix.host += parts[i] * corners[i].host;
+      mix.down += parts[i] * corners[i].down;
+      mix.up += parts[i] * corners[i].up;
+    }
+    return mix;
+  };
+  double best = bound(mixed());
+  for (double shift = 0.25; shift >= kLeastShift;) {
+    bool better = false;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      for (std::size_t j = 0; j < parts.size(); ++j) {
+        const std::vector<double> before = parts;
+        const double moved = std::min(shift, parts[i]);
+        parts[i] -= moved;
+        parts[j] += moved;
+        const double found = bound(mixed());
+        if (found > best) {
+          best = found;
+          better = true;
+        } else {
+          parts = before;
+        }
+      }
+    if (!better) shift /= 2;
+  }
+  return mixed();
+}
+
 void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<NamedBound>& bounds) {
   const Cluster& cluster = costs.cluster();
   if (cluster.communication() == CommunicationMode::kParallel) return;
   const DeviceId store = store_of(cluster);
   for (const OpId op : costs.graph().ops())  // what the host runs needs no link
     if (!costs.graph()[op].variable && !is_update(step, op) && costs.may_run(op, store)) return;
+  const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
   std::vector<Crossing> units;
   for (const StoredUnit& unit : units_for_store(costs, step, store))
-    units.push_back(crossing_of(costs, step, unit, store));
+    units.push_back(crossing_of(costs, step, unit, from, to));
   double room = 0;
   for (const DeviceId device : cluster.devices())
     if (device != store) room += static_cast<double>(cluster[device].capacity.count());
   room = std::max(0.0, room - static_cast<double>(beside_variables(costs, step).count()));
-  const auto sent = [&](const std::vector<Crossing>& of, double Crossing::* bytes) {
-    return std::max(least(of, room, bytes), least_whole(of, room, bytes));
+  // What several devices do first they may do side by side.
+  const Time before = cluster.num_devices() == 2
+                          ? before_updates(costs, step, DeviceId(1 - store.index()))
+                          : path_to_updates(costs, step, store);
+  const auto bound = [&](const Takes& weights) {  // by parts of units
+    return weights.host * static_cast<double>(before.count()) + least(units, room, weights);
   };
-  const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
-  if (cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth) {
-    std::vector<Crossing> both = units;
-    for (Crossing& unit : both) unit.down += unit.up;
-    bounds.push_back({"traffic", over(sent(both, &Crossing::down), from)});
+  // Rounded down by a millionth, so that no rounding makes it too large.
+  const auto add = [&](const char* name, const Takes& weights) {
+    const double takes =
+        std::max(least(units, room, weights), least_whole(units, room, weights)) * (1 - 1e-6);
+    const double first = weights.host * static_cast<double>(before.count());
+    if (takes > 0) bounds.push_back({name, Time(static_cast<std::int64_t>(takes + first))});
+  };
+  const bool one_queue =
+      cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth;
+  std::vector<Takes> corners{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
+  add("updates on the host", corners[0]);
+  add("traffic from the host", corners[1]);
+  add("traffic to the host", corners[2]);
+  if (one_queue) {
+    corners.erase(corners.begin() + 1, corners.end());
+    corners.push_back({0, 1, 1});
+    add("traffic", corners[1]);
   }
-  bounds.push_back({"traffic from the host", over(sent(units, &Crossing::down), from)});
-  bounds.push_back({"traffic to the host", over(sent(units, &Crossing::up), to)});
-  if (const double updates = sent(units, &Crossing::update); updates > 0) {
-    // What several devices do first they may do side by side.
-    const Time before = cluster.num_devices() == 2
-                            ? before_updates(costs, step, DeviceId(1 - store.index()))
-                            : path_to_updates(costs, step, store);
-    bounds.push_back(
-        {"updates on the host", Time(static_cast<std::int64_t>(updates * (1 - 1e-6))) + before});
-  }
+  add("updates and traffic", heaviest(corners, bound));
   std::erase_if(bounds, [](const NamedBound& bound) { return bound.value == Time(0); });
 }
 

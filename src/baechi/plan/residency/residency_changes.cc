@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kLeastReplays = 100;            // fewer find too little
 constexpr double kOneByOne = 0.5, kAtRandom = 0.9;     // parts of them: until then, at most
 constexpr std::size_t kMostAtOnce = 3;                 // gaps
+constexpr double kOtherPlace = 0.3;                    // of changes at random
 constexpr double kOtherOrder = 0.1, kAllMemory = 0.2;  // of changes at random
 constexpr double kWorse = 0.05;  // part of a step: taken at first, and less and less
 constexpr double kOver = 4.0;  // times as much longer as the memory that lacks is of what is there
@@ -57,14 +58,41 @@ std::vector<GivenGap> ResidencySearch::gaps_of_best() const {
   return gaps;
 }
 
+// Of units, as the best has them.
+std::vector<UnitPlace> ResidencySearch::places_of_best() const {
+  const auto& on_store = best_->residency.on_store;
+  std::vector<UnitPlace> places;
+  for (const StoredUnit& unit : units_) {
+    const auto there = [&](OpId op) { return std::ranges::binary_search(on_store, op); };
+    places.push_back(std::ranges::none_of(unit.members, there)  ? UnitPlace::kStays
+                     : std::ranges::all_of(unit.members, there) ? UnitPlace::kOnStore
+                                                                : UnitPlace::kStreamed);
+  }
+  return places;
+}
+
+// One of the two others, or the only other.
+UnitPlace ResidencySearch::other_place(std::size_t unit, UnitPlace now, bool further) const {
+  std::vector<UnitPlace> others{UnitPlace::kStays, UnitPlace::kOnStore};
+  if (units_[unit].may_stream) others.push_back(UnitPlace::kStreamed);
+  std::erase(others, now);
+  return others[further ? others.size() - 1 : 0];
+}
+
 void ResidencySearch::change_one_by_one() {
   for (bool better = true; better && !work_.is_over();) {
     better = false;
     std::vector<GivenGap> gaps = gaps_of_best();
-    for (std::size_t i = 0; i <= gaps.size() && !work_.is_over(); ++i) {
+    const std::size_t places = 2 * units_.size();
+    for (std::size_t i = 0; i <= gaps.size() + places && !work_.is_over(); ++i) {
       Way way = best_way_;
       if (i == gaps.size()) {
         way.what.overtakes = !way.what.overtakes;
+      } else if (i > gaps.size()) {
+        const std::size_t unit = (i - gaps.size() - 1) / 2;
+        if (way.what.places.empty()) way.what.places.assign(units_.size(), UnitPlace::kAny);
+        way.what.places[unit] =
+            other_place(unit, places_of_best()[unit], (i - gaps.size()) % 2 == 0);
       } else {
         std::vector<GivenGap>& given = way.what.given;
         auto at = std::ranges::lower_bound(given, gaps[i].where(), {}, &GivenGap::where);
@@ -84,6 +112,7 @@ void ResidencySearch::change_at_random() {
   Random random(kSeed);
   Way now = best_way_;
   now.what.given = gaps_of_best();
+  now.what.places = places_of_best();
   double step = length_of(best_->rating());
   const std::size_t gaps = now.what.given.size();
   const std::int64_t begin = work_.spent, end = work_.limit;
@@ -92,6 +121,11 @@ void ResidencySearch::change_at_random() {
     for (std::uint64_t more = 1 + random.below(kMostAtOnce); more > 0; --more) {
       bool& away = way.what.given[random.below(gaps)].away;
       away = !away;
+    }
+    if (!units_.empty() && random.chance(kOtherPlace)) {
+      const std::size_t unit = random.below(units_.size());
+      UnitPlace& place = way.what.places[unit];
+      place = other_place(unit, place, random.chance(0.5));
     }
     if (random.chance(kOtherOrder)) way.what.overtakes = !way.what.overtakes;
     if (random.chance(kAllMemory))

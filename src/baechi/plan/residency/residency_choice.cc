@@ -2,7 +2,6 @@
 #include "baechi/plan/residency/residency_choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,9 +32,11 @@ class Choice {
   Residency choose() && {
     for (const StoredUnit& unit : units_)
       for (const OpId op : unit.members) stored_[op] = true;
+    for (const std::size_t i : streamed_units(graph_, cluster_, start_, units_, prefer_))
+      for (const OpId op : units_[i].members) stored_[op] = graph_[op].variable;
     hold_what_stays();
     for (const TensorId tensor : graph_.tensors()) consider(tensor);
-    if (prefer_.units > 0) keep_units(prefer_.units);
+    if (prefer_.units > 0 || !prefer_.places.empty()) keep_units(prefer_.units);
     keep_gaps();
     keep_units(prefer_.keep);
     hold_puts();
@@ -158,28 +159,11 @@ class Choice {
     }
   }
 
-  // Whole variables stay on their device where there is room: spread over the step, by fractional
-  // parts of the golden ratio's multiples; or first those that are needed last; or large ones.
+  // Whole variables stay on their device where there is room.
   void keep_units(double part) {
-    std::vector<std::pair<double, std::size_t>> order;
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      const double spread = std::fmod(static_cast<double>(i) * 0.6180339887498949, 1.0);
-      order.emplace_back(prefer_.first == StayFirst::kLate ? -needed_until(units_[i])
-                         : prefer_.first == StayFirst::kLarge
-                             ? -static_cast<double>(units_[i].bytes.count())
-                             : spread,
-                         i);
-    }
-    std::ranges::sort(order);
-    for (const auto& [unused, i] : order) keep_unit(units_[i], part);
-  }
-
-  double needed_until(const StoredUnit& unit) const {
-    Time last;
-    for (const OpId op : unit.members)
-      for (const Edge& edge : graph_.in_edges(op))
-        if (!graph_[edge.from].variable) last = std::max(last, start_.slots[edge.from].end);
-    return static_cast<double>(last.count());
+    for (const std::size_t i : units_in_order(graph_, start_, units_, prefer_.first))
+      if (const UnitPlace place = prefer_.place_of(i); place <= UnitPlace::kStays)
+        keep_unit(units_[i], place == UnitPlace::kAny ? part : 1.0);
   }
 
   void keep_unit(const StoredUnit& unit, double part) {
@@ -231,12 +215,22 @@ class Choice {
     });
   }
 
+  // The update on this device that changes a variable on the store.
+  std::optional<OpId> streamed_update_of(const ResidencyItem& item) const {
+    if (!item.stored) return std::nullopt;
+    for (const Edge& edge : graph_.consumers(item.tensor))
+      if (is_update(step_, edge.to) && is_on_device(edge.to, item.device)) return edge.to;
+    return std::nullopt;
+  }
+
   // What is sent stays until it has been: one tensor after the other, as they are made.
   void hold_puts() {
     std::vector<std::pair<Time, std::size_t>> puts;
     for (std::size_t i = 0; i < items_.size(); ++i)
       if (is_sent(items_[i]))
         puts.emplace_back(start_.slots[graph_.producer(items_[i].tensor)].end, i);
+      else if (const auto update = streamed_update_of(items_[i]); update.has_value())
+        puts.emplace_back(start_.slots[*update].end, i);
     std::ranges::sort(puts);
     put_ends_.assign(items_.size(), Time(0));
     IdVector<DeviceId, Time> free(cluster_.num_devices());
@@ -245,8 +239,9 @@ class Choice {
       Time& end = free[item.device];
       end = std::max(end, made) +
             cluster_.link(item.device, start_.store).transfer_time(graph_.size(item.tensor));
-      account_.hold(item.device, stretches_[item.begin].last + 1,
-                    account_.position_at(item.device, end), graph_.size(item.tensor));
+      const std::size_t last = stretches_[item.stored ? item.end - 1 : item.begin].last;
+      account_.hold(item.device, last + 1, account_.position_at(item.device, end),
+                    graph_.size(item.tensor));
       for (const ResidencyItem& copy : copies_of(item.tensor))
         put_ends_[static_cast<std::size_t>(&copy - items_.data())] = end;
     }
@@ -264,21 +259,24 @@ class Choice {
       for (const ResidencyFetch& each : wanted[device]) {
         before = release(device, each, before);
         Fetch& fetch = fetches_[each.stretch];
-        fetch.after = last_before(device, before - std::min(before, prefer_.lead));
         for (std::size_t use = stretches_[each.stretch].begin; use < stretches_[each.stretch].end;
              ++use)
           if (uses_[use].reader.has_value()) fetch.readers.push_back(*uses_[use].reader);
         std::ranges::sort(fetch.readers);
+        fetch.after = last_before(device, before - std::min(before, prefer_.lead), fetch.readers);
       }
     }
     return told();
   }
 
-  // The operator there that a fetch may wait for: one of a micro-batch, as no fetch is of the step.
-  std::optional<OpId> last_before(DeviceId device, std::size_t position) const {
+  // The operator there that a fetch may wait for: one of a micro-batch, unless only updates read it.
+  std::optional<OpId> last_before(DeviceId device, std::size_t position,
+                                  const std::vector<OpId>& readers) const {
+    const bool any = std::ranges::all_of(readers, [&](OpId op) { return is_update(step_, op); });
     for (std::size_t at = position; at > 0; --at)
       if (const OpId op = start_.order[device][at - 1];
-          step_.micro_batches() > 1 ? step_.micro_batch(op).has_value() : !graph_[op].per_step)
+          (any && !stored_[op]) ||
+          (step_.micro_batches() > 1 ? step_.micro_batch(op).has_value() : !graph_[op].per_step))
         return op;
     return std::nullopt;
   }

@@ -47,6 +47,7 @@ class StoreOrder {
  private:
   // When everything on the store can be done, by an estimate of when the rest runs, and when that starts.
   IdVector<OpId, Time> ready_by() const {
+    const IdVector<TensorId, Time> there = arrivals();
     IdVector<OpId, Time> ready(step_.num_ops());
     for (const OpId op : step_.topological_order()) {
       if (step_[op].variable) continue;
@@ -54,17 +55,50 @@ class StoreOrder {
         ready[op] = start_.slots[op].start;
         continue;
       }
-      for (const Edge& edge : step_.in_edges(op)) {
-        const bool given = edge.from.index() < start_.slots.size();
-        if ((!given && on_store_[edge.from]) || step_[edge.from].variable) continue;
-        Time end = given ? start_.slots[edge.from].end : ready[edge.from];
-        if (edge.tensor.has_value() && device_[edge.from] != start_.store)
-          end += cluster_.link(device_[edge.from], start_.store)
-                     .transfer_time(step_.size(*edge.tensor));
-        ready[op] = std::max(ready[op], end);
-      }
+      for (const Edge& edge : step_.in_edges(op))
+        if (is_estimated(edge.from))
+          ready[op] = std::max(ready[op],
+                               edge.tensor.has_value() ? there[*edge.tensor] : end_of(edge.from));
     }
     return ready;
+  }
+
+  bool is_estimated(OpId op) const {
+    const bool given = op.index() < start_.slots.size();
+    return !step_[op].variable && (given || !on_store_[op]);
+  }
+  // New values of a streamed update are there when it ends, the last that it waits for.
+  Time end_of(OpId op) const {
+    if (op.index() < start_.slots.size()) return start_.slots[op].end;
+    Time end;
+    for (const Edge& edge : step_.in_edges(op))
+      if (!edge.tensor.has_value()) end = std::max(end, start_.slots[edge.from].end);
+    return end;
+  }
+
+  // On the store, what each device sends it one after the other; where they are made, all others.
+  IdVector<TensorId, Time> arrivals() const {
+    IdVector<TensorId, Time> there(step_.num_tensors());
+    std::vector<std::pair<Time, TensorId>> sent;
+    for (const OpId op : step_.ops()) {
+      if (!is_estimated(op)) continue;
+      for (const TensorId tensor : step_.outputs(op)) {
+        there[tensor] = end_of(op);
+        if (device_[op] != start_.store &&
+            std::ranges::any_of(step_.consumers(tensor),
+                                [&](const Edge& edge) { return on_store_[edge.to]; }))
+          sent.emplace_back(there[tensor], tensor);
+      }
+    }
+    std::ranges::sort(sent);
+    IdVector<DeviceId, Time> free(cluster_.num_devices());
+    for (const auto& [made, tensor] : sent) {
+      const DeviceId from = device_[step_.producer(tensor)];
+      free[from] = std::max(free[from], made) +
+                   cluster_.link(from, start_.store).transfer_time(step_.size(tensor));
+      there[tensor] = free[from];
+    }
+    return there;
   }
 
   // Updates when the store comes to them, so that fetches which are asked for by then go before them.

@@ -18,6 +18,8 @@ constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
 constexpr std::array<std::size_t, 4> kLeads{0, 6, 12, 24};
 constexpr std::array<double, 4> kMemory{1.0, 0.7, 0.6, 0.5};  // as on devices with so much less
 constexpr std::array<double, 4> kWaits{0.9, 0.75, 0.5, 0.0};
+constexpr double kLeastAway = 0.1;            // part of weights and state: results take room, too
+constexpr double kFewer = 0.85, kMore = 1.2;  // times the updates that are streamed
 constexpr int kHalvings = 2;
 constexpr int kExact = 2, kCorrections = 6;  // of replays that correct the account of one choice
 constexpr double kClearly = 1.1;             // times what it is to beat
@@ -44,6 +46,39 @@ std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
   return digest;
 }
 
+// The part of what the host would take for updates which, streamed, lets host and link end together, or
+// where the devices take longer, both before these.
+double balanced_streams(const ResidencyProblem& problem, const ResidencyStart& start,
+                        const std::vector<StoredUnit>& units) {
+  const Cluster& cluster = problem.costs.cluster();
+  double on_host = 0, bytes = 0, before = 0, room = 0, sent = 0;
+  for (const StoredUnit& unit : units) {
+    if (!unit.may_stream) continue;
+    on_host += static_cast<double>(unit.on_host.count());
+    bytes += static_cast<double>(unit.bytes.count());
+    for (const OpId op : unit.members)
+      if (is_update(problem.step, op)) {
+        const auto at = static_cast<double>(start.slots[op].start.count());
+        before = before == 0 ? at : std::min(before, at);
+      }
+  }
+  if (on_host == 0) return 0;
+  for (const DeviceId device : cluster.devices()) {
+    if (device == start.store) continue;
+    room += static_cast<double>(cluster[device].capacity.count());
+    const auto all = static_cast<std::int64_t>(bytes);
+    sent = static_cast<double>(cluster.link(device, start.store).transfer_time(Bytes(all)).count());
+  }
+  const double away = std::max(kLeastAway, 1 - room / bytes);
+  on_host *= away;
+  sent *= away;
+  const double together = (before + on_host) * sent / (on_host + sent);
+  const double step = std::max(together, static_cast<double>(end_of(start).count()));
+  const double least = std::max(0.0, 1 - (step - before) / std::max(on_host, 1.0));
+  const double most = std::min(1.0, step / std::max(sent, 1.0));
+  return away * std::max(kLeastAway, least + std::max(0.0, most - least) / 4);
+}
+
 }  // namespace
 
 bool ReplayWork::is_over() const {
@@ -55,7 +90,8 @@ ResidencySearch::ResidencySearch(const ResidencyProblem& problem,
     : problem_(problem),
       starts_(starts),
       work_(work),
-      units_(units_for_store(problem.costs, problem.step, store_of(problem.costs.cluster()))) {}
+      units_(units_for_store(problem.costs, problem.step, store_of(problem.costs.cluster()))),
+      balanced_(balanced_streams(problem, starts.front(), units_)) {}
 
 void ResidencySearch::improve(ResidencyTry from) {
   Rating best = try_as(from), before;
@@ -73,6 +109,12 @@ void ResidencySearch::improve(ResidencyTry from) {
         from = other;
       }
     };
+    if (may_stream()) {
+      const double streams = from.streams;
+      vary(&ResidencyTry::streams,
+           std::array{streams > 0 ? streams * kMore : 1.0, streams * kFewer, kAllStreamed});
+      if (from.streams > 0) vary(&ResidencyTry::streams_first, kFirst);
+    }
     vary(&ResidencyTry::order, kOrders);
     vary(&ResidencyTry::first, kFirst);
     vary(&ResidencyTry::lead, kLeads);
@@ -142,9 +184,12 @@ const ResidencySearch::Seen& ResidencySearch::replay_once(const ResidencyTry& wh
                                .units = what.units,
                                .keep = what.keep,
                                .first = what.first,
+                               .streams = std::min(1.0, what.streams * balanced_),
+                               .streams_first = what.streams_first,
                                .overtakes = what.overtakes,
                                .memory = memory,
-                               .given = what.given};
+                               .given = what.given,
+                               .places = what.places};
   Residency residency = choose_residency(problem_, start, units_, prefer);
   const auto [at, is_new] = seen_.try_emplace(digest_of(what, residency));
   if (is_new) {

@@ -31,6 +31,8 @@ struct ReplayWork {
 
 enum class InOrder : std::uint8_t { kAsGiven, kUpdatesLast, kLastGradientsFirst };
 
+inline constexpr double kAllStreamed = 1e9;
+
 struct ResidencyTry {
   std::size_t start = 0;
   InOrder order = InOrder::kAsGiven;
@@ -39,9 +41,12 @@ struct ResidencyTry {
   double waits = 1.0;   // part of the memory, as in ResidencyPrefer
   double memory = 1.0;  // the part that counts as there
   StayFirst first = StayFirst::kSpread;
+  double streams = 0.0;  // times what lets host and link end together
+  StayFirst streams_first = StayFirst::kSpread;
   bool first_come = false;  // no fetch goes before an update that may begin earlier
   bool overtakes = false;   // as in ResidencyPrefer
   std::vector<GivenGap> given = {};
+  std::vector<UnitPlace> places = {};
 };
 
 class ResidencySearch {
@@ -61,6 +66,7 @@ class ResidencySearch {
   // replays; nothing if these are few for the step.
   void change_gaps(std::int64_t most);
 
+  bool may_stream() const { return balanced_ > 0; }
   const ReplayedResidency* best() const { return best_.has_value() ? &*best_ : nullptr; }
   const ResidencyTry& best_try() const { return best_way_.what; }  // how it was found
   std::optional<ReplayedResidency> take() && { return std::move(best_); }
@@ -84,6 +90,8 @@ class ResidencySearch {
   Rating offer(ReplayedResidency found, const ResidencyTry& what, const ResidencyStart& start,
                const ByDevice& memory);
   std::vector<GivenGap> gaps_of_best() const;
+  std::vector<UnitPlace> places_of_best() const;
+  UnitPlace other_place(std::size_t unit, UnitPlace now, bool further) const;
   void change_one_by_one();
   void change_at_random();
   double length_of(const Rating& rating) const;
@@ -93,6 +101,7 @@ class ResidencySearch {
   const std::vector<ResidencyStart>& starts_;
   ReplayWork& work_;
   const std::vector<StoredUnit> units_;
+  const double balanced_;  // part of updates that are streamed; 0 if none may be
   std::map<InThisOrder, std::optional<ResidencyStart>> in_order_;
   std::map<std::uint64_t, Seen> seen_;  // by what a replay depends on most
   std::optional<ReplayedResidency> best_;

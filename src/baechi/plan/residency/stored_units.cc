@@ -1,12 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/plan/residency/stored_units.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "baechi/graph/residency.h"
 #include "baechi/graph/union_find.h"
 
 namespace baechi {
+
+namespace {
+
+void tell_of_updates(const CostModel& costs, const StepGraph& step, DeviceId store,
+                     StoredUnit& unit) {
+  const OpGraph& graph = costs.graph();
+  Bytes reads, room, keeps;
+  std::size_t updates = 0;
+  for (const OpId op : unit.members) {
+    if (!is_update(step, op)) continue;
+    ++updates;
+    unit.on_host += *costs.compute_time(op, store);
+    keeps += graph[op].permanent;
+    for (const Edge& edge : graph.in_edges(op))
+      if (edge.tensor.has_value()) reads += graph.size(*edge.tensor);
+  }
+  for (const DeviceId device : costs.cluster().devices())
+    if (device != store) room = std::max(room, costs.cluster()[device].capacity);
+  unit.may_stream = updates == 1 && unit.on_host > Time(0) && keeps == Bytes(0) && reads <= room;
+}
+
+}  // namespace
 
 DeviceId store_of(const Cluster& cluster) {
   for (const DeviceId device : cluster.devices())
@@ -41,7 +64,10 @@ std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph&
   }
   std::vector<StoredUnit> result;
   for (const OpId op : graph.ops())
-    if (!refused[op] && has_variable[op]) result.push_back(std::move(units[op]));
+    if (!refused[op] && has_variable[op]) {
+      tell_of_updates(costs, step, store, units[op]);
+      result.push_back(std::move(units[op]));
+    }
   return result;
 }
 

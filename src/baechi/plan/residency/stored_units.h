@@ -19,6 +19,10 @@ DeviceId store_of(const Cluster& cluster);  // of that kind; there is one
 struct StoredUnit {
   std::vector<OpId> members;  // sorted
   Bytes bytes;
+  // Whether a device may run its update all the same: one that alone changes all of it, takes the host time
+  // and has no permanent memory.
+  bool may_stream = false;
+  Time on_host;  // of its updates
 };
 
 // What may be on this store: an update where it has a time there, a variable where all updates that

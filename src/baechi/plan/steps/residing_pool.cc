@@ -18,18 +18,23 @@ constexpr double kNear = 1.1;        // times the best step
 constexpr double kFar = 1.5;         // times the best step: a glance that gets no few tries
 
 constexpr ResidencyTry kGlance{.units = 1.0, .keep = 1.0};
-constexpr std::array<ResidencyTry, 3> kFewTries{{
+constexpr std::array<ResidencyTry, 6> kFewTries{{
     kGlance,
+    {.units = 1.0, .keep = 1.0, .first = StayFirst::kLarge, .streams = 1.0},
     {.units = 0.4, .keep = 0.95},
+    {.units = 0.0, .keep = 0.9, .streams = 1.0},
+    {.units = 1.0, .keep = 1.0, .streams = kAllStreamed},
     {.units = 0.0, .keep = 0.9},
 }};
-constexpr std::array<ResidencyTry, 3> kFewTriesToFit{{
+constexpr std::array<ResidencyTry, 4> kFewTriesToFit{{
+    {.units = 0.0, .keep = 0.0, .lead = 0, .streams = kAllStreamed},
     {.units = 0.0, .keep = 0.9, .lead = 0},
     {.units = 0.0, .keep = 0.0, .lead = 0},
     {.units = 0.0, .keep = 0.0, .lead = 0, .waits = 0.0},
 }};
 // From where a search begins that has come to an end.
-constexpr std::array<ResidencyTry, 7> kSeeds{{
+constexpr std::array<ResidencyTry, 8> kSeeds{{
+    {.units = 0.0, .keep = 0.5, .streams = 1.0},
     {.units = 1.0, .keep = 0.0},
     {.units = 1.0, .keep = 1.0, .first = StayFirst::kLarge},
     {.units = 0.0, .keep = 1.0, .first = StayFirst::kLate},
@@ -127,7 +132,8 @@ void ResidingPool::try_candidates() {
     ResidencySearch& search = *variants[candidate.variant]->search;
     const auto try_each = [&](const auto& few) {
       for (const ResidencyTry& what : few)
-        if (!work.is_over()) search.try_as(from_start(candidate.start, what));
+        if (!work.is_over() && (what.streams == 0 || search.may_stream()))
+          search.try_as(from_start(candidate.start, what));
     };
     try_each(kFewTries);
     if (search.best() == nullptr || !search.best()->fits) try_each(kFewTriesToFit);
@@ -151,7 +157,8 @@ void ResidingPool::improve() {
     improve_from(*variants[i]->search, variants[i]->search->best_try());
   }
   for (const ResidencyTry& seed : kSeeds)
-    for (std::size_t i = 0; i < few; ++i)
+    for (std::size_t i = 0; i < few && (seed.streams == 0 || variants[i]->search->may_stream());
+         ++i)
       improve_from(*variants[i]->search, from_start(variants[i]->search->best_try().start, seed));
   for (std::size_t i = few; i < variants.size(); ++i)
     improve_from(*variants[i]->search, variants[i]->search->best_try());

@@ -80,7 +80,7 @@ Layers chain(std::uint64_t seed, std::size_t count, bool weights) {
     b.push_back(back);
     if (!weights) continue;
     const OpId update = add('u', i);
-    builder.set_time(update, "host", Time(draw(5, 60)));
+    builder.set_time(update, "host", Time(draw(5, 60) * (seed % 2 == 0 ? 1 : 20)));
     builder.connect(*builder.output(w[i], 0), update);
     builder.connect(*builder.output(back, 1), update);
   }
@@ -118,6 +118,10 @@ class ByBruteForce {
   }
   bool is_update(OpId op) const { return (*graph_)[op].per_step && !(*graph_)[op].variable; }
 
+  std::size_t layer_of(OpId op) const {
+    return static_cast<std::size_t>((*graph_)[op].name.back() - '0');
+  }
+
   // Readers on the device, forward and backward.
   std::array<std::vector<OpId>, 2> readers(OpId op) const {
     std::array<std::vector<OpId>, 2> found;
@@ -144,12 +148,28 @@ class ByBruteForce {
       away.away.push_back({op, 0, {{std::nullopt, both}}});
       choose(next, away);
       away.away.back().fetches = {{std::nullopt, forward}, {std::nullopt, backward}};
+      choose(next, away);
+      stream(op, residency, {both});
+      return stream(op, residency, {forward, backward});
     } else if (!(*graph_)[op].backward && !forward.empty() && !backward.empty()) {
       away.away.push_back({op, 0, {{std::nullopt, backward}}});
     } else {
       return;
     }
     choose(next, away);
+  }
+
+  // The update reads what the last fetch brings, too.
+  void stream(OpId variable, const Residency& residency, std::vector<std::vector<OpId>> readers) {
+    for (const Edge& edge : graph_->out_edges(variable))
+      if (is_update(edge.to)) readers.back().push_back(edge.to);
+    std::ranges::sort(readers.back());
+    Residency away = residency;
+    away.on_store.push_back(variable);
+    away.away.push_back({variable, 0, {}});
+    for (const std::vector<OpId>& each : readers)
+      away.away.back().fetches.push_back({std::nullopt, each});
+    choose(OpId(variable.value() + 1), away);
   }
 
   struct Wait {
@@ -186,12 +206,23 @@ class ByBruteForce {
         chosen.away[wait.tensor].fetches[wait.fetch].after = order_[wait.after - 1];
     std::ranges::sort(chosen.on_store);
     const OpGraph step = residing(*graph_, chosen);
+    const auto on_host =
+        std::ranges::count_if(chosen.on_store, [&](OpId op) { return is_update(op); });
+    const bool some_here =
+        on_host < std::ranges::count_if(graph_->ops(), [&](OpId op) { return is_update(op); });
     for (const bool last : {false, true})
       for (const bool early : {false, true})
-        if (!chosen.on_store.empty() || !last) replay(step, chosen, last, early);
+        if ((on_host > 0 || !last) && (some_here || !early)) replay(step, chosen, last, early);
   }
 
   void replay(const OpGraph& step, const Residency& residency, bool last, bool early_on_device) {
+    for (std::size_t i = 0; i < waits_.size() && early_on_device; ++i) {
+      const std::vector<OpId>& readers =
+          residency.away[waits_[i].tensor].fetches[waits_[i].fetch].readers;
+      for (const OpId reader : readers)  // it comes before what its fetch would wait for
+        if (is_update(reader) && waits_[i].after > position(layers_.of('b', layer_of(reader))) + 1)
+          return;
+    }
     std::vector<std::tuple<std::size_t, std::size_t, OpId>> on_store;
     PlacedGraph placed{Placement(step.num_ops(), DeviceId(0)), DeviceOrder(2)};
     for (const OpId op : residency.on_store) placed.device[op] = DeviceId(1);
@@ -203,6 +234,7 @@ class ByBruteForce {
     for (const Wait& wait : waits_)
       on_store.emplace_back(wait.after, wait.reader,
                             OpId(graph_->num_ops() + before[wait.tensor] + wait.fetch));
+    const std::size_t streams = graph_->num_ops() + before.back();
     std::vector<OpId>&on_device = (*placed.order)[DeviceId(0)],
     &of_store = (*placed.order)[DeviceId(1)];
     for (const OpId op : graph_->ops())
@@ -211,10 +243,19 @@ class ByBruteForce {
     for (std::size_t i = layers_.count; i-- > 0;) {
       if (!(*graph_)[OpId(0)].variable) break;
       const OpId update = layers_.of('u', i), gradient = layers_.of('b', i);
-      if (placed.device[update] == DeviceId(0))
-        on_device.insert(
-            early_on_device ? std::ranges::find(on_device, gradient) + 1 : on_device.end(), update);
-      else
+      if (placed.device[update] == DeviceId(0)) {
+        const auto at =
+            early_on_device ? std::ranges::find(on_device, gradient) + 1 : on_device.end();
+        const auto behind = on_device.insert(at, update) + 1;
+        for (std::size_t made = streams; made < step.num_ops(); made += 2)
+          if (step.in_edges(OpId(made)).front().from == update ||
+              step.in_edges(OpId(made)).back().from == update) {
+            placed.device[OpId(made)] = DeviceId(0);
+            on_device.insert(behind, OpId(made));
+            on_store.emplace_back(order_.size() + 2, order_.size(), OpId(made + 1));
+            break;
+          }
+      } else
         on_store.emplace_back(last ? order_.size() + 1 : position(gradient) + 1, order_.size(),
                               update);
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -22,9 +23,10 @@
 namespace baechi::testing {
 namespace {
 
-std::vector<std::pair<std::string, std::int64_t>> traffic_bounds(const Cluster& cluster,
-                                                                 const Unrolled& step) {
-  std::vector<std::pair<std::string, std::int64_t>> found;
+using Found = std::vector<std::pair<std::string, std::int64_t>>;
+
+Found traffic_bounds(const Cluster& cluster, const Unrolled& step) {
+  Found found;
   for (const NamedBound& bound : residency_bounds({step, CostModel(step.graph, cluster)}))
     if (bound.name.find("host") != std::string::npos)
       found.emplace_back(bound.name, bound.value.count());
@@ -32,45 +34,77 @@ std::vector<std::pair<std::string, std::int64_t>> traffic_bounds(const Cluster& 
   return found;
 }
 
-// A weight of 1,000 bytes and its update, in 10 ns on the device (5 forward, 5 backward) and 100 on the host.
-// Beside its gradient (500 bytes, and 1 that its operator reads) it is away where 1,500 bytes are
-// there. On two devices with less than it takes together all of it is, too: no unit is cut.
+// Weights of 1,000 bytes with so much state, in 10 ns on the device (5 forward, 5 backward), and updates that
+// take so long on the host. A gradient has 500 bytes.
+OpGraph weights(std::size_t count, std::int64_t state, std::int64_t on_host) {
+  OpGraphBuilder builder("weights");
+  std::optional<OpId> last;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto name = [&](const char* what) { return what + std::to_string(i); };
+    const OpId w = builder.add_operator({.name = name("w"), .per_step = true, .variable = true});
+    builder.add_output(w, Bytes(1000));
+    const auto add = [&](const char* what, std::int64_t time, bool update) {
+      const OpId op = builder.add_operator(
+          {.name = name(what), .backward = what[0] != 'f', .per_step = update});
+      builder.set_time(op, "gpu", Time(time));
+      builder.connect(*builder.output(w, 0), op);
+      return op;
+    };
+    const OpId f = add("f", 5, false), b = add("b", 5, false), u = add("u", 3, true);
+    builder.set_time(u, "host", Time(on_host));
+    if (state > 0) {
+      const OpId more =
+          builder.add_operator({.name = name("s"), .per_step = true, .variable = true});
+      builder.connect(builder.add_output(more, Bytes(state)), u);
+    }
+    builder.set_forward(b, f);
+    builder.add_output(f, Bytes(1));
+    builder.add_output(b, Bytes(500));
+    builder.connect(*builder.output(f, 0), b);
+    builder.connect(*builder.output(b, 0), u);
+    if (last.has_value()) builder.add_control_edge(*last, f);
+    last = b;
+  }
+  return std::move(builder).build();
+}
+
+// Beside the gradient, and 1 that its operator reads, a weight is away where 1,500 bytes are
+// there, and where less are it cannot be streamed. On two devices with less than it takes together all of it is
+// away, too: no unit is cut.
 TEST_CASE("residency: traffic and updates at the least, by hand") {
-  OpGraphBuilder builder("one weight");
-  const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
-  builder.add_output(w, Bytes(1000));
-  const auto add = [&](const char* name, std::int64_t time, bool update) {
-    const OpId op =
-        builder.add_operator({.name = name, .backward = name[0] != 'f', .per_step = update});
-    builder.set_time(op, "gpu", Time(time));
-    builder.connect(*builder.output(w, 0), op);
-    return op;
-  };
-  const OpId f = add("f", 5, false), b = add("b", 5, false), u = add("u", 3, true);
-  builder.set_time(u, "host", Time(100));
-  builder.set_forward(b, f);
-  builder.add_output(f, Bytes(1));
-  builder.add_output(b, Bytes(500));
-  builder.connect(*builder.output(f, 0), b);
-  builder.connect(*builder.output(b, 0), u);
-  const OpGraph graph = std::move(builder).build();
-  using Found = std::vector<std::pair<std::string, std::int64_t>>;
+  const OpGraph graph = weights(1, 0, 100);
   const Unrolled one = unroll(graph, 1), three = unroll(graph, 3);
   const auto away = [](std::int64_t updates) {
     return Found{{"traffic from the host", 999},
                  {"traffic to the host", 499},
                  {"updates on the host", updates}};
   };
-  CHECK(traffic_bounds(gpu_and_host(Bytes(1500), Bytes(10'000)), one) == away(109));
-  CHECK(traffic_bounds(gpu_and_host(Bytes(1500), Bytes(10'000)), three) ==
-        away(129));  // 30 ns before the update; one fetch
-  CHECK(traffic_bounds(gpu_and_host(Bytes(1501), Bytes(10'000)), one).empty());
-  ClusterSpec two = gpu_and_host(Bytes(750), Bytes(10'000)).spec();
+  const auto gpu = [](std::int64_t capacity) {
+    return gpu_and_host(Bytes(capacity), Bytes(10'000));
+  };
+  CHECK(traffic_bounds(gpu(1499), one) == away(109));
+  CHECK(traffic_bounds(gpu(1499), three) == away(129));  // 30 ns before the update; one fetch
+  CHECK(traffic_bounds(gpu(1500), one) ==
+        Found{{"traffic from the host", 999}, {"traffic to the host", 499}});
+  CHECK(traffic_bounds(gpu(1501), one).empty());
+  ClusterSpec two = gpu(750).spec();
   two.devices.push_back(two.devices.front());
   two.devices.back().name = "gpu:1";
   CHECK(traffic_bounds(Cluster(two), one) == away(109));
   // One run of b goes before the others, which may go side by side.
   CHECK(traffic_bounds(Cluster(two), three) == away(114));
+}
+
+// No weight stays. If the host updates y of the two, it takes 10 + 4,000 y ns, and the link from it 1,000 y +
+// 4,000 (2 - y): at the least 4,576, with y = 1.14.
+TEST_CASE("residency: host and link share the updates at the least, by hand") {
+  const OpGraph graph = weights(2, 3000, 4000);
+  const Unrolled step = unroll(graph, 1);
+  const Cluster cluster = gpu_and_host(Bytes(4500), Bytes(20'000));
+  const std::vector<NamedBound> bounds = residency_bounds({step, CostModel(step.graph, cluster)});
+  CHECK(bounds.front().name == "updates and traffic");
+  CHECK(bounds.front().value > Time(4560));
+  CHECK(bounds.front().value <= Time(4576));
 }
 
 Plan with_all_away(OpGraph graph, Bytes capacity) {
