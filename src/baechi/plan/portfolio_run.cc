@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "baechi/cost/needed_devices.h"
@@ -55,6 +56,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
 
 void PortfolioRun::place_alone(const PlacerEntry& placer) {
   search_for_none();
+  last_resort_.care = std::numeric_limits<std::int64_t>::max();
   try_placer(placer, request_.place);
   if (!placer.baseline && !is_settled()) find_any_plan(result_.attempts.front());
 }
@@ -96,7 +98,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   const std::int64_t work = work_of(placer, costs_);
   const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
   const bool is_cheap = !request_.budget.none() && placer.work_of_node == 1;
-  const bool is_short = !is_cheap && has_plan() && work > left;
+  const bool is_short = !is_cheap && (has_plan() || last_resort_.searched) && work > left;
   // It tries one number of devices after the other.
   if (is_short && (placer.place != place_partition || left < work / kLeastPart)) {
     left_out_.emplace_back(placer.name);
@@ -106,7 +108,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   bool cut_short = false;
   PlaceOptions options = request_.place;
   options.cut_short = &cut_short;
-  if (is_short) options.partition_work = left;
+  options.partition_work = std::max(left, work / kLeastPart);
   try_placer(placer, options);
   if (cut_short) left_out_.push_back(std::string(placer.name) + " on more devices");
 }
@@ -126,6 +128,7 @@ void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& opt
                            .units = units_,
                            .last_resort = &last_resort_,
                            .order = request_.place.order,
+                           .fits = has_plan() || optimized.placed.has_value(),
                            .searched = failed,
                            .known = given_.known,
                            .failed = failed ? &optimized : nullptr},
@@ -305,9 +308,13 @@ void PortfolioRun::keep(Attempt attempt) {
 }
 
 LastResort PortfolioRun::new_resort() const {
+  std::int64_t care = most_work_of_methods(request_, costs_.graph());
+  for (const PlacerEntry* placer : placers_of(request_.method))
+    if (const std::int64_t work = work_of(*placer, costs_); work <= care) care -= work;
   return {.work = request_.budget_to_fit.has_value()
                       ? request_.budget_to_fit->replays()
                       : work_for_fit(costs_.graph(), request_.budget),
+          .care = care,
           .seed = request_.place.seed,
           .order = request_.place.order};
 }
@@ -324,6 +331,7 @@ Problem PortfolioRun::problem() {
           .shrunk = shrunk_.get(),
           .last_resort = &last_resort_,
           .order = request_.place.order,
+          .fits = has_plan(),
           .paper = request_.paper,
           .known = given_.known};
 }

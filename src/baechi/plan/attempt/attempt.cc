@@ -106,9 +106,12 @@ class PlacerAttempt {
   bool place_carefully(bool shrink) {
     if (placer_.list_scheduler) {
       fall_back("headroom");
-      for (const double headroom : kHeadrooms)
+      for (const double headroom : kHeadrooms) {
+        if (!may_go_on()) return false;
         if (place(shrink, {.headroom = headroom})) return true;
+      }
     }
+    if (!may_go_on()) return false;
     fall_back("reserve");
     return place(shrink, {.memory = MemoryPolicy::kReserve});
   }
@@ -164,6 +167,9 @@ class PlacerAttempt {
   }
 
   std::optional<PlacedGraph> run_placer(const CostModel& costs, const PlaceOptions& options) {
+    const bool further = options.headroom > 0 || options.memory == MemoryPolicy::kReserve;
+    if (further && problem_.last_resort != nullptr)
+      problem_.last_resort->care -= work_of(placer_, costs);
     PlaceResult result = placer_.place(costs, options);
     if (auto* placed = std::get_if<PlacedGraph>(&result)) return std::move(*placed);
     note_shortage(costs, std::get<DoesNotFit>(result));
@@ -205,6 +211,12 @@ class PlacerAttempt {
     if (device.peak_op.has_value()) attempt_.misfit = DoesNotFit{*device.peak_op, overflow.over};
   }
 
+  // Where something fits, further tries are worth what methods may take, and half of what a search may.
+  bool may_go_on() const {
+    const LastResort* const resort = problem_.last_resort;
+    return !problem_.fits || resort == nullptr || resort->care > -resort->work / 2;
+  }
+
   void search() {
     attempt_.optimized = false;
     LastResort own{.order = problem_.order};
@@ -225,8 +237,10 @@ class PlacerAttempt {
 
   // Whatever else is tried: so that a method by its name has what it has among others.
   std::int64_t work_to_repair(std::int64_t work) const {
-    constexpr std::int64_t kLeastReplays = 300;
-    return std::max(work / 16, std::min(work, kLeastReplays * replay_cost(problem_.costs.graph())));
+    constexpr std::int64_t kLeastReplays = 300, kReplaysOfMore = 60;
+    const std::int64_t replay = replay_cost(problem_.costs.graph());
+    if (!may_go_on()) return std::min(work, kReplaysOfMore * replay);
+    return std::max(work / 16, std::min(work, kLeastReplays * replay));
   }
 
   // A start for repair when the placer gave none: everything where it may run, memory ignored.
@@ -247,6 +261,13 @@ class PlacerAttempt {
 };
 
 }  // namespace
+
+std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs) {
+  const OpGraph& graph = costs.graph();
+  return static_cast<std::int64_t>(graph.num_ops() + graph.num_edges()) * placer.work_of_node +
+         static_cast<std::int64_t>(graph.num_ops() * costs.cluster().num_devices()) *
+             placer.work_of_pair;
+}
 
 Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
     : optimized(optimize(original, options)), costs(optimized.graph, original.cluster()) {}

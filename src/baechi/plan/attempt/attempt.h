@@ -42,6 +42,7 @@ struct Problem {
   const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
   LastResort* last_resort = nullptr;  // absent: one of its own
   ExecutionOrder order = ExecutionOrder::kPlanned;
+  bool fits = false;     // some plan does: others are worth no more than methods may take
   bool searched = true;  // for any plan that fits, when the method's own choices do not
   bool paper = false;    // one try, in the order in which operators become ready, and no fall-backs
   const KnownPlans* known = nullptr;  // of these costs, with the options that methods start with
@@ -49,6 +50,9 @@ struct Problem {
   // graph as it is, is not tried again.
   const Attempt* failed = nullptr;
 };
+
+// About what a placer takes, in simulated operators.
+std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs);
 
 struct Attempt {
   std::string method;

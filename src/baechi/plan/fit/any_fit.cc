@@ -57,11 +57,14 @@ void search_any_fit(const CostModel& costs, const Units& units, const CancelFlag
   const std::int64_t end = resort.spent + resort.work;
   const auto left = [&] { return end - resort.spent; };
   resort.fallbacks = {"packing"};
-  // Of little work, what it starts from.
-  const std::int64_t starts = std::min(left(), FitSearch::kStarts * replay_cost(costs.graph()));
-  FitSearch search(
-      costs, units,
-      {.simulated_ops = std::max(left() / 8, starts), .order = resort.order, .cancel = cancel});
+  // Of little work, what it starts from, and all where a walk would make fewer moves than operators.
+  const std::int64_t replay = replay_cost(costs.graph());
+  const std::int64_t least = std::max(FitSearch::kStarts * replay,
+                                      replay * std::ssize(costs.graph().topological_order()) / 8);
+  FitSearch search(costs, units,
+                   {.simulated_ops = std::max(left() / 8, std::min(left(), least)),
+                    .order = resort.order,
+                    .cancel = cancel});
   resort.placed = search.pack();
   resort.spent += search.work();
   const bool searchable = is_searchable(costs);

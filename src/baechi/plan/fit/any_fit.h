@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ namespace baechi {
 // the fall-backs that do not depend on the method.
 struct LastResort {
   std::int64_t work = 5'000'000;  // for any plan that fits, in simulated operators
+  std::int64_t care = std::numeric_limits<std::int64_t>::max();  // for methods' further tries
   std::uint64_t seed = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;
   std::int64_t spent = 0;  // by all of them

@@ -2,6 +2,7 @@
 #include "baechi/plan/fit/fit_search.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -29,15 +30,15 @@ bool kept_to_the_end(const OpGraph& graph, TensorId tensor) {
   return graph.consumers(tensor).empty() || graph.retains_outputs(graph.producer(tensor));
 }
 
-// Roughly what each unit adds to the memory of `device` at its peak.
-IdVector<UnitId, Bytes> shares_of_peak(const CostModel& costs, const Units& units,
-                                       const Trace& trace, DeviceId device) {
+// Roughly what each unit adds to the memory of its device at the peak there.
+IdVector<UnitId, Bytes> shares_of_peaks(const CostModel& costs, const Units& units,
+                                        const Trace& trace) {
   const OpGraph& graph = costs.graph();
-  const Time peak = trace.devices[device].peak_at;
   const auto& slots = trace.schedule.slots;
   IdVector<UnitId, Bytes> shares(units.size());
   for (const OpId op : graph.ops()) {
-    if (slots[op].device != device) continue;
+    const DeviceId device = slots[op].device;
+    const Time peak = trace.devices[device].peak_at;
     Bytes& share = shares[units.of(op)];
     share += graph[op].permanent;
     if (slots[op].start <= peak && peak <= slots[op].end) share += graph[op].temporary;
@@ -130,24 +131,72 @@ std::optional<Bytes> FitSearch::peak_of_cuts() {
   return least;
 }
 
-// Steepest descent on (excess, makespan) until nothing is over or no neighbour is better.
+// Descent on (excess, makespan) until nothing is over, no neighbour is better, or it gets too slow.
 std::optional<PlacedGraph> FitSearch::improve(Assignment assignment, const Sequence& sequence) {
+  constexpr std::int64_t kMostSteps = 20;  // of the size of this one, until nothing is over
   std::optional<Outcome> now = evaluate(assignment, sequence);
   while (now.has_value() && now->over > Bytes(0)) {
     std::optional<std::pair<Outcome, Assignment>> best;
-    for (Assignment& next : neighbours(assignment, sequence)) {
-      const std::optional<Outcome> outcome = evaluate(next, sequence);
-      if (!outcome.has_value()) break;  // the end, unless one that fits is among them
-      if (!best.has_value() || *outcome < best->first) best.emplace(*outcome, std::move(next));
+    const auto look_at = [&](std::vector<Assignment> nexts) {
+      for (Assignment& next : nexts) {
+        const std::optional<Outcome> outcome = evaluate(next, sequence);
+        if (!outcome.has_value()) return;  // the end, unless one that fits is among them
+        if (!best.has_value() || *outcome < best->first) best.emplace(*outcome, std::move(next));
+      }
+    };
+    const auto is_far = [&](std::int64_t steps) {
+      return !best.has_value() ||
+             (now->over - best->first.over).count() < now->over.count() / steps;
+    };
+    if (is_large()) {
+      Trace here = trace_;
+      look_at(relieved(assignment, sequence));
+      trace_ = std::move(here);
     }
+    constexpr std::int64_t kGoodStep = 8;
+    if (!is_large() || is_far(kGoodStep)) look_at(neighbours(assignment, sequence));
     if (!best.has_value() || best->first.over >= now->over) return std::nullopt;
-    if (work_left_ < 0 && best->first.over > Bytes(0)) return std::nullopt;
+    if (best->first.over > Bytes(0) && (work_left_ < 0 || (is_large() && is_far(kMostSteps))))
+      return std::nullopt;
     assignment = std::move(best->second);
     if (best->first.over == Bytes(0)) break;
     now = evaluate(assignment, sequence);  // brings trace_ to where we are
   }
   if (!now.has_value()) return std::nullopt;
   return placed_by(assignment, sequence);
+}
+
+// Ways to take enough off all devices that run over, as long as others have room; reads trace_.
+std::vector<FitSearch::Assignment> FitSearch::relieved(const Assignment& assignment,
+                                                       const Sequence& sequence) const {
+  const IdVector<UnitId, Bytes> shares = shares_of_peaks(costs_, units_, trace_);
+  IdVector<DeviceId, Bytes> slack;
+  for (const DeviceId device : costs_.cluster().devices())
+    slack.push_back(costs_.cluster()[device].capacity - trace_.devices[device].peak);
+  std::vector<UnitId> forwards;  // by first operator in the sequence
+  IdVector<UnitId, char> seen(units_.size());
+  for (const OpId op : sequence)
+    if (const UnitId unit = units_.of(op); std::exchange(seen[unit], 1) == 0)
+      forwards.push_back(unit);
+  std::vector<UnitId> by_share = forwards;
+  std::ranges::stable_sort(by_share, std::greater(), [&](UnitId unit) { return shares[unit]; });
+  const auto moved = [&](const std::vector<UnitId>& from) {
+    Assignment next = assignment;
+    IdVector<DeviceId, Bytes> left = slack;
+    for (const UnitId unit : from) {
+      const DeviceId here = assignment[unit];
+      if (left[here] >= Bytes(0) || shares[unit] == Bytes(0)) continue;
+      const DeviceId there = *std::ranges::max_element(
+          units_[unit].devices, {}, [&](DeviceId device) { return left[device]; });
+      if (left[there] < std::max(shares[unit], units_[unit].permanent)) continue;
+      next[unit] = there;
+      left[here] += shares[unit];
+      left[there] -= shares[unit];
+    }
+    return next;
+  };
+  const std::vector<UnitId> backwards(forwards.rbegin(), forwards.rend());
+  return {moved(forwards), moved(backwards), moved(by_share)};
 }
 
 // Ways to take enough off the device that runs over the most; reads trace_ of `assignment`.
@@ -161,7 +210,7 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
   const DeviceId worst = *std::min_element(
       devices.begin(), devices.end(), [&](DeviceId a, DeviceId b) { return slack(a) < slack(b); });
   const Bytes over = Bytes(0) - slack(worst);
-  const IdVector<UnitId, Bytes> shares = shares_of_peak(costs_, units_, trace_, worst);
+  const IdVector<UnitId, Bytes> shares = shares_of_peaks(costs_, units_, trace_);
 
   std::vector<UnitId> movable;  // by first operator in the sequence
   IdVector<UnitId, char> seen(units_.size());
@@ -192,7 +241,12 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
     if (moved > Bytes(0)) result.push_back(std::move(next));
   };
   std::vector<UnitId> backwards(movable.rbegin(), movable.rend());
-  for (const DeviceId target : devices) {
+  std::vector<DeviceId> targets(devices.begin(), devices.end());
+  if (is_large()) {  // those with the most room
+    std::ranges::stable_sort(targets, std::greater(), slack);
+    targets.erase(targets.begin() + kFewDevices, targets.end());
+  }
+  for (const DeviceId target : targets) {
     if (target == worst) continue;
     for (const Bytes amount : {over, std::max(Bytes(1), std::min(over, slack(target)))}) {
       move_until(movable, target, amount);
@@ -220,95 +274,6 @@ std::vector<FitSearch::Assignment> FitSearch::neighbours(const Assignment& assig
     }
   }
   return result;
-}
-
-std::array<FitSearch::Sequence, 2> FitSearch::sequences() const {
-  const OpGraph& graph = costs_.graph();
-  return {depth_first_sequence(graph),
-          Sequence(graph.topological_order().begin(), graph.topological_order().end())};
-}
-
-// Into segments for the devices in their order, and in the other one.
-std::array<FitSearch::Assignment, 2> FitSearch::cuts(const Sequence& sequence) const {
-  const std::vector<DeviceId> devices(costs_.cluster().devices().begin(),
-                                      costs_.cluster().devices().end());
-  return {segments(sequence, devices), segments(sequence, {devices.rbegin(), devices.rend()})};
-}
-
-// Cuts the sequence into one segment per device, in the given device order, sized by capacity.
-FitSearch::Assignment FitSearch::segments(const Sequence& sequence,
-                                          const std::vector<DeviceId>& devices) const {
-  const Cluster& cluster = costs_.cluster();
-  const OpGraph& graph = costs_.graph();
-  const auto weight = [&](OpId op) {
-    return static_cast<double>((graph[op].permanent + graph.output_bytes(op)).count());
-  };
-  double total = 0, capacity = 0;
-  for (const OpId op : sequence) total += weight(op);
-  for (const DeviceId device : devices)
-    capacity += static_cast<double>(cluster[device].capacity.count());
-
-  Assignment assignment(units_.size(), devices.front());
-  IdVector<UnitId, char> seen(units_.size());
-  std::size_t at = 0;
-  double filled = 0,
-         share = static_cast<double>(cluster[devices[0]].capacity.count()) / capacity * total;
-  for (const OpId op : sequence) {
-    filled += weight(op);
-    while (filled > share && at + 1 < devices.size())
-      share += static_cast<double>(cluster[devices[++at]].capacity.count()) / capacity * total;
-    const UnitId unit = units_.of(op);
-    if (std::exchange(seen[unit], 1) != 0) continue;
-    const auto& allowed = units_[unit].devices;
-    const bool may = std::find(allowed.begin(), allowed.end(), devices[at]) != allowed.end();
-    assignment[unit] = may ? devices[at] : allowed.front();
-  }
-  return assignment;
-}
-
-// Units by falling need, each to the device that then has the most room.
-FitSearch::Assignment FitSearch::largest_first() const {
-  std::vector<UnitId> by_need(units_.keys().begin(), units_.keys().end());
-  std::stable_sort(by_need.begin(), by_need.end(),
-                   [&](UnitId a, UnitId b) { return units_[a].need > units_[b].need; });
-  IdVector<DeviceId, Bytes> left;
-  for (const DeviceId device : costs_.cluster().devices())
-    left.push_back(costs_.cluster()[device].capacity);
-  Assignment assignment(units_.size(), DeviceId(0));
-  for (const UnitId unit : by_need) {
-    const auto& allowed = units_[unit].devices;
-    assignment[unit] = *std::max_element(allowed.begin(), allowed.end(),
-                                         [&](DeviceId a, DeviceId b) { return left[a] < left[b]; });
-    left[assignment[unit]] -= units_[unit].permanent;
-  }
-  return assignment;
-}
-
-// Along the sequence, stays on the current device while the permanent memory there has room.
-FitSearch::Assignment FitSearch::frugal(const Sequence& sequence) const {
-  IdVector<DeviceId, Bytes> left;
-  for (const DeviceId device : costs_.cluster().devices())
-    left.push_back(costs_.cluster()[device].capacity);
-  Assignment assignment(units_.size(), DeviceId(0));
-  IdVector<UnitId, char> seen(units_.size());
-  std::optional<DeviceId> current;
-  for (const OpId op : sequence) {
-    const UnitId unit = units_.of(op);
-    if (std::exchange(seen[unit], 1) != 0) continue;
-    const auto& allowed = units_[unit].devices;
-    const auto has_room = [&](DeviceId device) { return left[device] >= units_[unit].need; };
-    if (!current.has_value() || !has_room(*current) ||
-        std::find(allowed.begin(), allowed.end(), *current) == allowed.end()) {
-      const auto first = std::find_if(allowed.begin(), allowed.end(), has_room);
-      current = first != allowed.end()
-                    ? *first
-                    : *std::max_element(allowed.begin(), allowed.end(),
-                                        [&](DeviceId a, DeviceId b) { return left[a] < left[b]; });
-    }
-    assignment[unit] = *current;
-    left[*current] -= units_[unit].permanent;
-  }
-  return assignment;
 }
 
 }  // namespace baechi

@@ -57,6 +57,8 @@ class FitSearch {
   }
 
  private:
+  static constexpr std::size_t kFewDevices = 4, kFewPairs = 4'000;
+
   using Assignment = IdVector<UnitId, DeviceId>;
   using Sequence = std::vector<OpId>;  // topological; planned orders are restrictions of it
 
@@ -66,10 +68,16 @@ class FitSearch {
     friend auto operator<=>(const Outcome&, const Outcome&) = default;
   };
 
+  // Too large to look at every device's ways to take over what one device lacks.
+  bool is_large() const {
+    const std::size_t devices = costs_.cluster().num_devices();
+    return devices > kFewDevices && units_.size() * devices > kFewPairs;
+  }
   PlacedGraph placed_by(const Assignment& assignment, const Sequence& sequence) const;
   std::optional<Outcome> evaluate(const Assignment& assignment, const Sequence& sequence);
   std::optional<PlacedGraph> improve(Assignment assignment, const Sequence& sequence);
   std::vector<Assignment> neighbours(const Assignment& assignment, const Sequence& sequence) const;
+  std::vector<Assignment> relieved(const Assignment& assignment, const Sequence& sequence) const;
   std::array<Sequence, 2> sequences() const;
   std::array<Assignment, 2> cuts(const Sequence& sequence) const;
   Assignment segments(const Sequence& sequence, const std::vector<DeviceId>& devices) const;

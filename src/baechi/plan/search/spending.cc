@@ -10,13 +10,6 @@
 
 namespace baechi {
 
-std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs) {
-  const OpGraph& graph = costs.graph();
-  return static_cast<std::int64_t>(graph.num_ops() + graph.num_edges()) * placer.work_of_node +
-         static_cast<std::int64_t>(graph.num_ops() * costs.cluster().num_devices()) *
-             placer.work_of_pair;
-}
-
 std::int64_t work_of_optimizer(const CostModel& costs) {  // which cuts a group for each device
   const OpGraph& graph = costs.graph();
   return static_cast<std::int64_t>((graph.num_ops() + graph.num_edges()) *

@@ -17,9 +17,8 @@
 
 namespace baechi {
 
-// About what a placer and the Graph Optimizer take, what all placers may take beside a search, and at
+// About what the Graph Optimizer takes, what all placers may take beside a search, and at
 // most with a part of it, in simulated operators.
-std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs);
 std::int64_t work_of_optimizer(const CostModel& costs);
 std::int64_t work_of_methods(const OpGraph& graph);
 std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& graph);

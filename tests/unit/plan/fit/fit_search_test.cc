@@ -57,6 +57,17 @@ std::optional<Placement> repaired(const OpGraph& graph, const Cluster& cluster,
   return std::move(found->device);
 }
 
+TEST_CASE("repair: many devices are relieved at once") {
+  constexpr std::size_t kPieces = 400, kDevices = 16;
+  const OpGraph graph = pieces(std::vector<Piece>(kPieces, {.permanent = 10}));
+  const Cluster cluster(
+      uniform_cluster({.count = kDevices, .capacity = Bytes(280), .latency = Time(1)}));
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  FitSearch search(costs, units, {.simulated_ops = 60 * std::int64_t{kPieces}});
+  CHECK(search.repair({Placement(kPieces, kFirst), std::nullopt}).has_value());
+}
+
 TEST_CASE("repair: nothing moves to a device that may not run it, and nobody makes room for it") {
   const Cluster cluster =
       devices({device("c", "cpu", 10), device("a", "gpu", 10), device("b", "gpu", 10)});
