@@ -72,6 +72,25 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
     return float(loss.item())
 
 
+class Steady(Optimizer):
+    """Counts its steps in itself, and has one tensor of a weight's state under two names."""
+
+    steps = 0
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # noqa: ARG002 an optimizer's
+        self.steps += 1
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if not state:
+                    state["sum"] = state["same"] = torch.zeros_like(p)
+                state["sum"].add_(p.grad)
+                p.data.add_(state["same"], alpha=-group["lr"] / self.steps)
+
+
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "adamw": (AdamW, {"lr": 0.01}),
     "adam": (Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
@@ -79,6 +98,7 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "momentum": (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     "plain": (SGD, {"lr": 0.1}),
     "adafactor": (Adafactor, {"lr": 0.01}),
+    "steady": (Steady, {"lr": 0.01}),
 }
 
 

@@ -120,6 +120,8 @@ class _Run:
             for p in group["params"]
         }
         self._after: dict[int, dict[str, Any]] = {}
+        self._begun = _numbers(optimizer)
+        self._ended: dict[str, Any] | None = None
 
     def __call__(self, params: Iterable[torch.Tensor]) -> None:
         """Update weights, each with its gradient and state where it is now."""
@@ -130,6 +132,10 @@ class _Run:
                 parts[i] = {**self._options[i], "params": own}
         if not parts:
             return
+        for key in _numbers(self.optimizer):
+            delattr(self.optimizer, key)
+        for key, value in self._begun.items():
+            setattr(self.optimizer, key, value)
         self.optimizer.param_groups = [*parts.values()]
         try:
             self._step(self.optimizer)
@@ -137,14 +143,20 @@ class _Run:
             self.optimizer.param_groups = self.groups
         for i, group in parts.items():
             after = _options(group)
-            before = self._after.setdefault(i, after)
-            for key, value in after.items():
-                if not isinstance(value, torch.Tensor) and value != before.get(key):
-                    raise InputError(
-                        f"{self.optimizer.kind.__name__} makes {key!r} of all weights of a group, "
-                        "and no piece has all: have it update them on the host, without "
-                        "placed.optimizer"
-                    )
+            self._check_alike(after, self._after.setdefault(i, after))
+        ended = _numbers(self.optimizer)
+        self._ended = self._ended or ended
+        self._check_alike(ended, self._ended)
+
+    def _check_alike(self, after: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+        """Raise InputError if a piece has left something else than another one."""
+        for key, value in after.items():
+            if not isinstance(value, torch.Tensor) and value != others.get(key):
+                raise InputError(
+                    f"{self.optimizer.kind.__name__} makes {key!r} of all weights of a group, "
+                    "and no piece has all: have it update them on the host, without "
+                    "placed.optimizer"
+                )
 
     @property
     def state(self) -> dict[torch.Tensor, Any]:
@@ -242,11 +254,13 @@ class _Lane:
     def _fetch(self, piece: _Piece) -> None:
         self._free -= piece.bytes
         brought: list[tuple[torch.Tensor, torch.Tensor]] = []
+        copies: dict[int, torch.Tensor] = {}  # a state may have one tensor twice
 
         def room(host: torch.Tensor) -> torch.Tensor:
-            made = torch.empty_like(host, device=self.device)
-            brought.append((made, host))
-            return made
+            if id(host) not in copies:
+                copies[id(host)] = torch.empty_like(host, device=self.device)
+                brought.append((copies[id(host)], host))
+            return copies[id(host)]
 
         for p in piece.params:
             assert p.grad is not None
@@ -292,15 +306,19 @@ class _Lane:
     ) -> dict[str, Any]:
         """Put a state to the host; return what it is there."""
         key = ""
+        homes: dict[int, torch.Tensor] = {}
 
         def put(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device != self.device:
                 return tensor
+            if id(tensor) in homes:
+                return homes[id(tensor)]
             there.left.append(tensor)
             host = there.hosts.get(id(tensor), before.get(key))
             like = tensor.shape, tensor.dtype
             if not isinstance(host, torch.Tensor) or (host.shape, host.dtype) != like:
                 host = torch.empty_like(tensor, device="cpu")
+            homes[id(tensor)] = host
             return host.copy_(tensor, non_blocking=True)
 
         found = {}
@@ -323,6 +341,11 @@ def _set(p: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor | None) -
     p.grad = None
     p.data = weight
     p.grad = gradient
+
+
+def _numbers(optimizer: Optimizer) -> dict[str, Any]:
+    """Return what an optimizer counts in itself."""
+    return {key: value for key, value in vars(optimizer).items() if isinstance(value, (int, float))}
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
