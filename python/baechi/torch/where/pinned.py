@@ -140,7 +140,7 @@ def _by_storage(tensors: Iterable[torch.Tensor], *, pinned: bool = False) -> lis
             found.setdefault(one.untyped_storage().data_ptr(), {})[id(one)] = one
     sharing: list[Sharing] = []
     for those in found.values():
-        them = [(one, one.detach()) for one in those.values()]
+        them = [(one, one.detach().resolve_conj().resolve_neg()) for one in those.values()]
         if _storage(them).nbytes() <= sum(one.nbytes for one, _ in them):
             sharing.append(them)
         else:
