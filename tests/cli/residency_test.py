@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,23 @@ def plan(run: Run, llama: Path) -> Path:
     return path
 
 
+def streamed(residency: Any) -> list[str]:
+    """Return the updates that fetch what they change; new values and a put follow each of them."""
+    readers = {r for away in residency["away"] for f in away["fetches"] for r in f["readers"]}
+    return sorted(r for r in readers - {*residency["on_store"]} if r.startswith("optimizer/"))
+
+
 def test_the_plan_has_its_fetches_and_is_right(run: Run, llama: Path, plan: Path) -> None:
     document = json.loads(plan.read_text())
     residency = document["residency"]
     fetches = sum(len(away["fetches"]) for away in residency["away"])
     assert residency["store"] == "host:0"
     assert residency["on_store"]
-    again = len(document.get("recomputed", []))
-    assert len(document["operators"]) == document["graph"]["operators"] + again + fetches
+    more = len(document.get("recomputed", [])) + fetches + 2 * len(streamed(residency))
+    assert len(document["operators"]) == document["graph"]["operators"] + more
+    names = {o["name"]: o["device"] for o in document["operators"]}
+    for update in streamed(residency):
+        assert (names[f"{update}@new"], names[f"{update}@put"]) == (names[update], "host:0")
     assert document["devices"][0]["peak"] <= 7 * 2**30
     assert run("verify", llama, plan).returncode == 0
     simulated = run("simulate", llama, plan, "--json")
@@ -105,16 +115,20 @@ def test_explain_says_what_is_fetched_when(run: Run, llama: Path, plan: Path) ->
     assert " is fetched during " in words
 
 
-def step_of(run: Run, llama: Path, memory: str, *more: str) -> int | None:
-    done = run("place", llama, "--cluster", memory, *CARD[2:], "--json", *more)
+def step_of(run: Run, llama: Path, memory: str, *more: str, budget: str = CARD[-1]) -> int | None:
+    host = ("--cluster", memory, "--host", "64GiB", "--budget", budget)
+    done = run("place", llama, *host, "--json", *more)
     return json.loads(done.stdout)["makespan"] if done.returncode == 0 else None
 
 
 def test_more_memory_is_no_slower_and_auto_no_slower_than_none(run: Run, llama: Path) -> None:
-    steps = [step_of(run, llama, f"1x{size}GiB", "--residency", "auto") for size in (5, 7, 12, 40)]
+    steps = [
+        step_of(run, llama, f"1x{size}GiB", "--residency", "auto", budget="1s")
+        for size in (5, 7, 12, 40)
+    ]
     assert None not in steps
     assert steps == sorted(steps, key=lambda step: -(step or 0))
-    assert (steps[-1] or 0) <= (step_of(run, llama, "1x40GiB") or 0)  # the host updates meanwhile
+    assert (steps[-1] or 0) <= (step_of(run, llama, "1x40GiB", budget="1s") or 0)
     assert step_of(run, llama, "1x7GiB") is None
 
 
@@ -148,7 +162,9 @@ def test_micro_batches_share_what_is_fetched(run: Run, llama: Path, cluster: str
     store = next(i for i, d in enumerate(document["devices"]) if d["name"] == "host:0")
     numbers = [entry[0] for entry in document["runs"][store]]
     first = len(document["operators"])
-    assert sorted(n for n in numbers if n >= first) == list(range(first, first + len(fetches)))
+    behind = first + len(fetches)
+    puts = [behind + 2 * i + 1 for i in range(len(streamed(document["residency"])))]
+    assert sorted(n for n in numbers if n >= first) == [*range(first, behind), *puts]
     simulated = run("simulate", llama, path, "--json")
     assert json.loads(simulated.stdout)["makespan"] == document["makespan"]
     assert document["bounds"][0]["value"] <= document["makespan"]
