@@ -24,6 +24,14 @@ from torch import nn
 KIB = 1024
 
 
+@pytest.fixture
+def sim(sim: ModuleType) -> ModuleType:
+    """Return the simulated devices; what other tests left to be used again is given up."""
+    gc.collect()
+    unpin(())
+    return sim
+
+
 def pinned(sim: ModuleType) -> int:
     gc.collect()
     return int(sim.host_memory_stats()["allocated_bytes.current"])
