@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 CORES = len(os.sched_getaffinity(0))
 WERROR = os.environ.get("BAECHI_WERROR", "OFF")
-TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "150"))
+TIDY_SECONDS = int(os.environ.get("BAECHI_TIDY_SECONDS", "100"))
 # GCC's own warning options, and a warning that comes from inside libstdc++.
 TIDY_ARGUMENTS = [
     f"--extra-arg=-Wno-{w}" for w in ("unknown-warning-option", "deprecated-declarations")
@@ -41,7 +41,7 @@ TORCH_OLDEST = BUILD / "torch-oldest"
 WANTED_OLDEST = ROOT / "tools/requirements-torch-oldest.txt"
 # What it needs is what the newest needs, and there.
 INSTALL_OLDEST = ("--no-deps", "--target", TORCH_OLDEST, "-r", WANTED_OLDEST)
-BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "3")
+BANK_MINUTES = os.environ.get("BAECHI_BANK_MINUTES", "2.5")
 FUZZ_SECONDS = int(os.environ.get("BAECHI_FUZZ_SECONDS", "5"))
 
 
