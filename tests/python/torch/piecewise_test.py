@@ -19,7 +19,7 @@ import baechi.torch
 import torch
 from places import assert_alike
 from torch import nn
-from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, Adafactor, Adam, AdamW, Optimizer
 
 from baechi import InputError
 
@@ -253,7 +253,10 @@ def test_what_is_no_optimizer_and_state_that_is_not_pinned(sim: ModuleType, both
     placed, model, alone = both
     with pytest.raises(InputError, match=r"^optimizer is a list, not a torch\.optim\.Optimizer$"):
         placed.optimizer(list)
+    with pytest.raises(InputError, match=r"^LBFGS calls the model within its step, and no"):
+        placed.optimizer(LBFGS)
     mine, same = placed.optimizer(AdamW, lr=0.01), AdamW(alone.parameters(), lr=0.01)
+    assert placed.optimizer(lambda *_, **__: mine) is mine
     backward(alone, same)
     backward(model, mine)
     gc.collect()

@@ -8,6 +8,7 @@ own; the memory belongs to the stream that computes, which waits for a piece to 
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +40,15 @@ def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
     """
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    if isinstance(optimizer, _Piecewise):
+        return optimizer
     kind = type(optimizer)
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"{kind.__name__} calls the model within its step, and no piece has all weights: have "
+            "it update them on the host, without placed.optimizer"
+        )
     try:
         kept = updates_of(optimizer).kept
     except InputError:  # its step fails without values
