@@ -103,7 +103,7 @@ def repeats_programs() -> bool:
 class _Call:
     """A call that drew random numbers."""
 
-    known: Sequence[torch.device]  # those whose generators it does put back
+    known: Sequence[torch.device]  # those whose generators a checkpoint around it puts back
     states: States  # of the others
     by_program: bool  # its batch was no leaf that wants a gradient
     following: int | None = None  # what the next one is known by
@@ -133,7 +133,7 @@ class Calls:
         self.devices = devices
         self._calls: dict[int, _Call] = {}
         self._newest: int | None = None
-        self._repeated = (-1, 0)  # the last one of a backward
+        self._last = (-1, 0)  # that was repeated: the backward, and what it is known by
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin(self, given: Any) -> _Begun:
@@ -146,19 +146,20 @@ class Calls:
         batch = [d for d in {t.device: None for t in tensors} if d in self.devices]
         others = [d for d in self.devices if d not in batch and d.type != "cpu"]
         known = [*batch, torch.device("cpu")]
-        key, now = _digest(known), None
+        key = seen = _digest(known)
+        now = None
         is_leaf = any(t.requires_grad and t.is_leaf for t in tensors)
         call = _Call(known, states_of(others), not is_leaf)
         if graph_task() != -1 and (found := self._found(key)) is not None:
             key, call = found
             now = states_of(call.states)
             put_states(call.states)
-            _repeated.by_program = call.by_program
-        return _Begun(before, key, _digest(call.known), call, now)
+            _repeated.by_program, seen = call.by_program, _digest(call.known)
+        return _Begun(before, key, seen, call, now)
 
     def _found(self, key: int) -> tuple[int, _Call] | None:
         """Return which call a backward repeats: one in which it begins alike, or the next."""
-        task, last = self._repeated
+        task, last = self._last
         if key not in self._calls and task == graph_task() and last in self._calls:
             # Between calls in one checkpoint tensors stay where they are: the batch's device is one
             # that the checkpoint does not put back.
@@ -177,7 +178,7 @@ class Calls:
             outside(torch.rand, (), device=call.known[0])
         in_one_thread()
         if graph_task() != -1:
-            self._repeated = graph_task(), begun.key
+            self._last = graph_task(), begun.key
             self._calls.setdefault(begun.key, call)
             return
         if self._newest in self._calls:
