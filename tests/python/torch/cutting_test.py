@@ -73,7 +73,7 @@ def traced(program: Program) -> Program:
 
 def part(text: str, device: int, **where: int) -> str:
     given = {"x": EVERYWHERE, "w": 0, **where}
-    cut, _ = part_of(traced(parse(text)), device, given, Ranks({0: 0, 1: 1}, 2), Noted())
+    cut = part_of(traced(parse(text)), device, given, Ranks({0: 0, 1: 1}, 2), Noted()).program
     assert str(parse(str(cut), cut.table)) == str(cut)
     return str(cut)
 

@@ -108,7 +108,7 @@ class Case:
 
     model: Callable[[], nn.Module]
     batch: Callable[[], Any]
-    micro_batches: int
+    micro_batches: int | None  # None: by calls of the model
     seed: int = 1
     loss: Callable[..., torch.Tensor] | None = None
     targets: Callable[[], Any] = lambda: None
@@ -147,6 +147,10 @@ CASES |= {
         CASES["smaller"], replicas=2, memory="4KiB", sizes=(8, 7, 5, 1), accumulate=True
     ),
 }
+
+
+CALLED = ("images", "words", "whole", "smaller", "accumulated")
+CASES |= {f"called {n}": dataclasses.replace(CASES[n], micro_batches=None) for n in CALLED}
 
 
 FROZEN = Case(Frozen, rows(8, 6), 2, 3, mean_square, rows(8, 3))
@@ -191,7 +195,7 @@ def alone(case: Case) -> tuple[list[float], dict[str, torch.Tensor]]:
     """
     model, *batch = built(case)
     total = next(iter(tensors(batch[0]))).shape[0]
-    size = total // case.micro_batches
+    size = total // (case.micro_batches or 1)
 
     def step(inputs: Any, targets: Any) -> float:
         count = next(iter(tensors(inputs))).shape[0]
@@ -248,6 +252,27 @@ def own(placed: Any) -> dict[str, torch.Tensor]:
     return {n: t.detach().cpu().clone() for n, t in named(placed.model) if known[id(t)] == part}
 
 
+def step_of(case: Case, placed: Any) -> Callable[[Any, Any], Any]:
+    """Return what trains a placed model by a mini-batch, and returns the loss."""
+    if case.micro_batches is not None:
+        step: Callable[[Any, Any], Any] = placed.step
+        return step
+
+    def call(inputs: Any, targets: Any) -> torch.Tensor:
+        model, loss = placed.model, case.loss
+        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+        assert loss is not None
+        found = loss(output, *([] if targets is None else [targets.to(output.device)]))
+        if not any(True for _ in model.buffers()):  # which every call moves on
+            with torch.no_grad():
+                again = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+            assert torch.equal(again, output)
+        found.backward()
+        return found.detach()
+
+    return call
+
+
 def over_ranks(name: str) -> Any:
     """Train a case; what others have takes no memory, and replicas are never in step."""
     case = CASES[name]
@@ -256,14 +281,14 @@ def over_ranks(name: str) -> Any:
     assert placed.plan.replicas == case.replicas
     if case.replicas > 1:
         delay(distributed.get_rank())
-    losses = train(case, model, placed.step, batch)
-    for program in placed._steps.texts:
+    losses = train(case, model, step_of(case, placed), batch)
+    for program in placed._steps.texts if placed._steps else ():
         assert str(parse(str(program), program.table)) == str(program)
         names = [one.name for one in program.code if isinstance(one, Run)]
         if case.memory != "1GiB":  # several devices, one of which reduces before the other ends
             behind = names[min(names.index(n) for n in names if n.endswith(":reduce")) :]
             assert not all(name.endswith((":reduce", ":sums")) for name in behind)
-    if name == "whole":
+    if case.model is Whole:
         state, given = placed.state_dict(), built(case)[0].state_dict()
         for key in ("bases.0.weight", "bases.1.weight", "bases.2.weight"):
             assert type(state[key]) is type(given[key])
@@ -366,7 +391,6 @@ def faults(_: Path) -> dict[str, str]:
     said["devices"] = said_by(lambda: baechi.torch.place(model, x, "3x1GiB", micro_batches=2))
     host = "2x1GiB+1xhost:1GiB"
     said["host"] = said_by(lambda: placed_at_random(case, model, batch, cluster=host))
-    said["calls"] = said_by(lambda: baechi.torch.place(model, x, "2x1GiB"))
     placed = placed_at_random(case, model, batch)
     said["sizes"] = said_by(lambda: placed.step(x[: 8 - 2 * rank], targets[: 8 - 2 * rank]))
     said["values"] = said_by(lambda: placed.step(x + rank, targets))
@@ -376,7 +400,20 @@ def faults(_: Path) -> dict[str, str]:
     said["which"] = said_by(
         lambda: placed.step(x, targets) if rank else placed.clip_grad_norm_(1.0)
     )
-    said["call"] = said_by(lambda: model(x))
+    said["called values"] = said_by(lambda: model(x + rank))
+    said["called with"] = said_by(lambda: model(x, rank=rank))
+    said["called apart"] = said_by(lambda: (model(x) * (1 + rank)).sum().backward())
+    said["called or not"] = said_by(lambda: model(x) if rank else placed.step(x, targets))
+    with torch.set_grad_enabled(rank == 0):
+        said["called to learn"] = said_by(lambda: model(x))
+    with torch.compiler.set_stance("force_eager"):
+        said["called eagerly"] = said_by(lambda: model(x))
+    again = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(again).sum(), again)
+    total = model(again).sum()
+    said["called twice"] = said_by(lambda: total.backward(create_graph=True))
+    around = torch.compile(lambda: model(x).sum(), backend="eager")
+    said["called inside"] = f"{around().item() == model(x).sum().item()}, {slope.sum():.6f}"
     said["state"] = said_by(model.state_dict)
     said["restore"] = said_by(placed.restore)
     said["step"] = str(placed.step(x, targets).item())
@@ -388,11 +425,13 @@ def faults(_: Path) -> dict[str, str]:
     said["laid"], said["laid kept"] = failing(placed, x, targets)
     breaks = placed_at_random(case, Breaks().double(), batch)
     said["breaks"] = said_by(lambda: breaks.step(x, targets))
+    said["called in parts"] = said_by(lambda: breaks.model(x))
     words = placed_at_random(CASES["tied"], *(lambda m, *b: (m, b))(*built(CASES["tied"])))
     tokens, wanted = built(CASES["tied"])[1:]
     words.step(tokens, wanted)
     said["raises"], said["kept"] = failing(words, tokens + 5, wanted)
     words.model.zero_grad()
+    said["called raises"] = said_by(lambda: words.model(tokens + 5))
     said["again"] = str(words.step(tokens, wanted).item())
     return said
 
@@ -428,6 +467,9 @@ def copied_faults(_: Path) -> dict[str, str]:
     said["soon"] = str(time.monotonic() - began < TIMEOUT.total_seconds() / 2)
     words.zero_grad()
     said["after"] = str(broken.step(*given).item())
+    said["called"] = said_by(lambda: by_plan.model(batch[0]))
+    with torch.no_grad():
+        said["called to see"] = str(by_plan.model(batch[0]).sum().item())
     said["step"] = str(by_plan.step(*batch).item())
     said["norm"] = str(by_plan.clip_grad_norm_(0.5).item())
     return said
@@ -452,9 +494,13 @@ def mixed_infinite(folder: Path) -> Any:
     return infinite(folder, devices=["cpu", "sim"])
 
 
-def infinite(_: Path, replicas: int = 1, **options: Any) -> Any:
+def called_infinite(_: Path) -> Any:
+    return infinite(_, micro_batches=None)
+
+
+def infinite(_: Path, replicas: int = 1, micro_batches: int | None = 2, **options: Any) -> Any:
     """Return scale and weights of training with infinities that one rank has."""
-    case = dataclasses.replace(FROZEN, replicas=replicas)
+    case = dataclasses.replace(FROZEN, replicas=replicas, micro_batches=micro_batches)
     model, x, targets = built(case)
     placed = placed_at_random(case, model, (x, targets), **options)
     scaler = torch.amp.GradScaler(placed.processes.device.type, init_scale=8.0)
@@ -464,7 +510,10 @@ def infinite(_: Path, replicas: int = 1, **options: Any) -> Any:
         wrong = targets.clone()
         if number == 1:
             wrong[0, 0] = float("inf")
-        placed.step(x, wrong, scaler=scaler)
+        if micro_batches is None:
+            scaler.scale(mean_square(model(x), wrong)).backward()
+        else:
+            placed.step(x, wrong, scaler=scaler)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -530,10 +579,25 @@ def copied_simulated(folder: Path) -> Any:
     return simulated(folder, "copied words")
 
 
-def hosted(folder: Path) -> Any:
+def hosted(
+    folder: Path, name: str = "words", cluster: str = "1x250KiB+1x300KiB+1xhost:2MiB"
+) -> Any:
     """Train with weights and activations in a host's memory, which both devices fetch."""
-    cluster = "1x250KiB+1x300KiB+1xhost:2MiB"
-    return simulated(folder, cluster=cluster, method="auto", residency="all", budget="0.1s")
+    options = {"method": "auto", "residency": "all", "budget": "0.1s"}
+    return simulated(folder, name, cluster=cluster, **options)
+
+
+def called_simulated(folder: Path) -> Any:
+    return simulated(folder, "called words")
+
+
+def called_hosted(folder: Path) -> Any:
+    return hosted(folder, "called words", "1x120KiB+1x160KiB+1xhost:2MiB")
+
+
+def called_mixed(folder: Path) -> Any:
+    sim.configure(devices=1, memory="1GiB")
+    return simulated(folder, "called words", cluster="1xcpu:1GiB+1x1GiB")
 
 
 def mixed(folder: Path) -> Any:
@@ -558,19 +622,21 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     here = placed.planned.names[placed.rank]
     if (kind := placed.runs_on[here]) != "sim:0":
         assert (kind, placed.rank) == ("cpu", 0)
-        losses = train(case, model, placed.step, batch)
+        losses = train(case, model, step_of(case, placed), batch)
         assert "_for_cpu" not in placed.program  # a kernel that others have not
         return losses, 0, 0, own(placed)
-    peaks = []
+    peaks, run = [], step_of(case, placed)
 
     def step(*given: Any) -> torch.Tensor:
         sim.reset_peak_memory_stats(0)
-        loss: torch.Tensor = placed.step(*given)
+        loss: torch.Tensor = run(*given)
         peaks.append(sim.max_memory_allocated(0) - before)
         return loss
 
     by_pieces = placed.optimizer(torch.optim.AdamW, lr=1e-2)  # of what is on the host
     losses = train(case, model, step, batch, by_pieces)
+    if case.micro_batches is None:
+        return losses, 0, 0, own(placed)  # nothing more is said than the plan
     for program in (one.part.program for one in placed._steps.last):
         assert str(parse(str(program), program.table)) == str(program)
     return losses, peaks[-1], placed.peaks[here], own(placed)

@@ -17,14 +17,18 @@ import torch
 from rank_runs import ended, run, started, two_hosts
 
 _WORLDS = {
-    2: ["twice", "images", "words", "whole", "smaller", "copies"],
-    3: ["tied", "accumulated"],
+    2: [
+        *("twice", "images", "words", "whole", "smaller", "copies"),
+        *("called images", "called whole", "called smaller"),
+    ],
+    3: ["tied", "accumulated", "called accumulated"],
     4: ["copied parts", "copied branches"],
 }
 _MORE = {
     2: [
         *("faults", "infinite", "checkpointed", "simulated", "dropped", "copied_simulated"),
         *("hosted", "mixed", "mixed_infinite", "late", "quantised_saved"),
+        *("called_simulated", "called_hosted", "called_mixed", "called_infinite"),
     ],
     3: ["quantised_resumed"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
@@ -64,7 +68,12 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
     assert sorted(seen) == sorted([*weights] * case.replicas)
 
 
-@pytest.mark.parametrize("name", ["simulated", "copied_simulated", "hosted", "mixed"])
+_SIMULATED = ["simulated", "copied_simulated", "hosted", "mixed"]
+_CALLED = ["called_simulated", "called_hosted", "called_mixed"]
+_INFINITE = ["infinite", "copied_infinite", "mixed_infinite", "called_infinite"]
+
+
+@pytest.mark.parametrize("name", [*_SIMULATED, *_CALLED])
 def test_simulated_devices_hold_what_is_said_of_them(folder: Path, name: str) -> None:
     losses, weights = rank_cases.alone(rank_cases.CASES["words"])
     for told, peak, said, mine in found(folder, name):
@@ -92,7 +101,6 @@ _SAID = {  # on both ranks
     "data parallel": "place what it wraps, model.module, over the processes, with replicas= for",
     "devices": "there are 2 processes and the cluster has 3 devices",
     "host": "cluster: it has a host, which keeps what accelerators fetch, and rank",
-    "calls": "over ranks a model runs in steps: give micro_batches=1",
     "sizes": "do not have the same shapes of the batch: (8, 6) of float64, (8, 3) of float64 and "
     "(6, 6) of float64, (6, 3) of float64",
     "values": "do not have the same values of the batch",
@@ -100,7 +108,15 @@ _SAID = {  # on both ranks
     "autocast": "do not have the same autocast",
     "which": "rank 0 is about to clip gradients, and rank 1 to run this step: every rank calls the "
     "same, in the same order",
-    "call": "Frozen is placed over ranks, where only whole steps run",
+    "called values": "ranks cannot call this model: rank 0 and rank 1 do not have the same values",
+    "called with": "over ranks a call of Frozen has to be one graph: ",
+    "called apart": "ranks 0 and 1 do not have the same gradients of what a call returned",
+    "called or not": "rank 0 is about to run this step, and rank 1 to call this model: every rank",
+    "called to learn": "do not have the same gradients: True and False",
+    "called eagerly": "torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance)",
+    "called twice": "over ranks a call has no second derivatives: no rank has all weights",
+    "called in parts": "over ranks a call of Breaks has to be one graph",
+    "called raises": "index out of range",
     "state": "placed.state_dict(), on every rank, gathers all of them",
     "restore": "restore: the model is placed over ranks",
     "clip": "placed.clip_grad_norm_(max_norm), on every rank, clips by the norm of all",
@@ -118,6 +134,8 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path, name: str) -> N
             assert words in said[name], name
         assert said["kept"].startswith("True of ")
         assert said["laid kept"] == "True of 10"
+        assert said["called inside"] == ranks[0]["called inside"]
+        assert said["called inside"].startswith("True, ")
     others = [said["raises"] for said in ranks if said["raises"].startswith("RankError: rank ")]
     assert len(others) == 1
     assert "cannot finish this step (gradients stay as they were): IndexError: " in others[0]
@@ -141,6 +159,9 @@ def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path, name: str) -
         assert said["laid kept"] == said["kept"]
         assert said["soon"] == "True"
         assert said["after"] == said["again"]
+        assert "over replicas a call has no gradients: run placed.step" in said["called"]
+        model, x, _ = rank_cases.built(rank_cases.FROZEN)
+        assert float(said["called to see"]) == pytest.approx(model(x).sum().item())
 
 
 @pytest.mark.parametrize("name", ["dropped"])
@@ -161,7 +182,9 @@ def test_the_norm_is_that_of_all_gradients(folder: Path, name: str) -> None:
         assert float(said["norm"]) == pytest.approx(norm.item())
 
 
-@pytest.mark.parametrize("name", ["infinite", "copied_infinite", "mixed_infinite"])
+@pytest.mark.parametrize(
+    "name", ["infinite", "copied_infinite", "mixed_infinite", "called_infinite"]
+)
 def test_all_ranks_skip_a_step_in_which_one_finds_an_infinity(folder: Path, name: str) -> None:
     model, x, targets = rank_cases.built(rank_cases.FROZEN)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -106,6 +106,7 @@ class Part(NamedTuple):
 
     program: Program
     inputs: list[int]  # the places of its inputs among those of the whole
+    owners: list[int]  # the device that has each output of the whole, or EVERYWHERE
 
 
 def part_of(
@@ -167,7 +168,9 @@ class _Cut:
         )
         devices = 1 if self.ranks.store is None else 2
         table = (*self.program.table, *self.calls.values())
-        return Part(Program(devices, inputs, constants, tuple(self.code), outputs, table), there)
+        made = Program(devices, inputs, constants, tuple(self.code), outputs, table)
+        names = [out.name if isinstance(out, Slot) else "" for out in self.program.outputs]
+        return Part(made, there, [self.where.get(name, EVERYWHERE) for name in names])
 
     def is_here(self, slot: Slot) -> bool:
         return self.where[slot.name] in (EVERYWHERE, self.own)

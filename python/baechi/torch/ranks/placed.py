@@ -13,11 +13,13 @@ from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
 from baechi.torch.program.reductions import REDUCE
+from baechi.torch.ranks.calls import RankCalls
 from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.program import RankPlacement
 from baechi.torch.ranks.replicas import buckets_of
 from baechi.torch.ranks.states import RankStates
-from baechi.torch.ranks.steps import RankPlacement, RankSteps
+from baechi.torch.ranks.steps import RankSteps
 from baechi.torch.ranks.weights import Guard, RankWeights, owners_of
 from baechi.torch.request import Request
 from baechi.torch.run.mini_batch import samples_in
@@ -43,23 +45,20 @@ class RankPlaced(RankStates):
         Homes(model, there, away).move()
         weights.let_go(here, processes.traced, away)
         self._guard = Guard(model)
-        name = type(model).__name__
-
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise InputError(
-                f"{name} is placed over ranks, where only whole steps run: give place(..., "
-                "micro_batches=1), or more, and run loss = placed.step(inputs, targets)"
-            )
-
-        call_compiled(model, torch.compiler.disable(refuse))
+        placement = self._placement
+        assert isinstance(placement, RankPlacement)
+        placement.weights = weights
+        self._calls = RankCalls(model, placement, processes, self._backend.frames)
+        call_compiled(model, torch.compiler.disable(self._calls.__call__))
 
     def _made_placement(self, *given: Any) -> RankPlacement:
         return RankPlacement(*given, compile=bool(self.asked.search.compile))
 
-    def _made_steps(self) -> RankSteps:
+    def _made_steps(self) -> RankSteps | None:
+        if self.asked.micro_batches is None and self.planned.micro_batches == 1:
+            return None
         placement = self._placement
         assert isinstance(placement, RankPlacement)
-        placement.weights = self._weights
         placement.buckets = buckets = buckets_of(self.planned)
         placement.starts |= {f"{name}:{REDUCE}": [start] for name, (start, _) in buckets.items()}
         samples = samples_in(self.asked.example_inputs, "example_inputs", self.asked.targets)
@@ -84,8 +83,7 @@ class RankPlaced(RankStates):
     @property
     def peaks(self) -> dict[str, int]:
         """The most bytes that each device holds in a step: in the last one, else as planned."""
-        assert isinstance(self._steps, RankSteps)
-        if not self._steps.last:
+        if not isinstance(self._steps, RankSteps) or not self._steps.last:
             return dict(self.plan.run_peaks or self.plan.peaks)
         found = self._steps.peaks(updates_of(self.asked.optimizer).kept)
         return dict(zip(self.planned.names, found, strict=True))

@@ -61,11 +61,6 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
             f"there are {count} processes and the cluster has {devices} devices: over ranks "
             f"each has one; start {devices} processes, or name {count} devices; {_ALONE}"
         )
-    if asked.micro_batches is None and (asked.plan is None or asked.plan.micro_batches == 1):
-        raise InputError(
-            "micro_batches: over ranks a model runs in steps: give micro_batches=1, or more, and "
-            f"call placed.step(batch, targets); {_ALONE}"
-        )
     if asked.devices is not None and len(asked.devices) != count:
         raise InputError(f"devices: {len(asked.devices)} given for {count} processes: one for each")
     own = own_rank()

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,41 +16,25 @@ from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.graph.graph import source_of
 from baechi.torch.program import Parts, Program, Slot
-from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
-from baechi.torch.program.peaks import walk, whole
+from baechi.torch.program.cutting import EVERYWHERE
+from baechi.torch.program.peaks import whole
 from baechi.torch.program.reductions import with_reductions
-from baechi.torch.ranks.errors import RankError, digest, facts_of
+from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.replicas import Buckets
-from baechi.torch.ranks.transport import Transport
+from baechi.torch.ranks.program import (
+    GRAPHS,
+    RankPlacement,
+    RankProgram,
+    facts_of_call,
+    own_random_numbers,
+    traced_batch,
+)
 from baechi.torch.ranks.weights import RankWeights
-from baechi.torch.run import executor
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
-from baechi.torch.run.placement import Placement
 from baechi.torch.run.steps import Collectable, Group, Steps, scale_of
-from baechi.torch.where.moving import moved
-
-_GRAPHS = 64  # one for each size of a micro-batch, as messages have sizes
-_SPREAD = 1_000_003  # between the seeds of ranks
-
-
-class RankPlacement(Placement):
-    """A placement whose devices are other processes': weights are found by what they are."""
-
-    weights: RankWeights
-    buckets: Buckets
-
-    def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """Return the device of each input that is a weight or a buffer, by its place."""
-        return {i: self.homes.get(name, 0) for i, name in self.weights_in(inputs).items()}
-
-    def weights_in(self, inputs: Sequence[Any]) -> dict[int, str]:
-        """Return the names of inputs that are weights or buffers, by their place."""
-        known = self.weights.names
-        return {i: known[id(value)] for i, value in enumerate(inputs) if id(value) in known}
 
 
 class RankSteps(Steps):
@@ -84,14 +67,9 @@ class RankSteps(Steps):
 
     def _step(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         processes = self.processes
-        if self.placement.away.store is not None or not processes.are_alike:
-            both = {torch.device("cpu"), processes.device}  # a store is on the CPU, too
-            inputs, targets = moved((inputs, targets), processes.traced, both)
+        inputs, targets = traced_batch((inputs, targets), self.placement, processes)
         with processes.agreeing("run this step") as facts:
-            facts["shapes of the batch"] = facts_of((inputs, targets), with_values=False)
-            facts["values of the batch"] = facts_of((inputs, targets))
-            on = [k for k in ("cpu", processes.traced.type) if torch.is_autocast_enabled(k)]
-            facts["autocast"] = str([(kind, torch.get_autocast_dtype(kind)) for kind in on])
+            facts.update(facts_of_call((inputs, targets), processes))
             scale = scale_of(scaler, processes.device)
             facts["scale"] = str(scale)
             with self.weights.shaped(), processes.tracing():
@@ -103,7 +81,7 @@ class RankSteps(Steps):
         self.last = []
         losses: list[torch.Tensor] = []
         error: Exception | None = None
-        with _own_random_numbers(processes):
+        with own_random_numbers(processes):
             for (found, group, shares), part in zip(groups, programs, strict=True):
                 try:
                     if error is None:
@@ -139,7 +117,7 @@ class RankSteps(Steps):
         for weight, gradient in self._sums.values():
             super()._give(weight, gradient)
         if finite and not all(each[1] for each in found):
-            self._be_infinite()
+            self.weights.be_infinite()
         joint = groups[0][0].joint
         like = joint.results[groups[0][0].loss].meta["val"]
         self._share_buffers(groups)
@@ -152,16 +130,6 @@ class RankSteps(Steps):
         _, new = self._sums.get(id(weight), (weight, None))
         parts = [part for part in (weight.grad, new) if part is not None]
         return not parts or bool(functools.reduce(torch.add, parts).isfinite().all())
-
-    def _be_infinite(self) -> None:
-        """Have this rank's scaler find an infinity, as that of another rank does."""
-        for weight in self.weights.own.values():
-            if weight.grad is not None and weight.grad.numel():
-                weight.grad.fill_(float("inf"))
-                return
-        trained = [weight for weight, _ in self.weights.away.values() if weight.requires_grad]
-        for weight in sorted(trained, key=torch.Tensor.numel)[:1]:  # of a rank without weights
-            weight.grad = torch.full(weight.shape, float("inf")).to(weight)
 
     def _share_buffers(self, groups: list[Any]) -> None:
         """Have all replicas go on with the buffers of the first."""
@@ -200,7 +168,7 @@ class RankSteps(Steps):
         count = samples_in(inputs, "inputs", targets)
         self._collected.clear()
         shares = []
-        with torch._dynamo.config.patch(recompile_limit=_GRAPHS, **flags()):
+        with torch._dynamo.config.patch(recompile_limit=GRAPHS, **flags()):
             why = self._why_whole_gradients()
             for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
                 args, kwargs = call_arguments(part[0])
@@ -282,54 +250,3 @@ def _input_of(joint: Joint, output: int) -> int | None:
     if output >= joint.returned:
         return output - joint.returned
     return next((i for i, changed in joint.mutated.items() if changed == output), None)
-
-
-class RankProgram:
-    """A rank's part of a program, run as the whole is: by all inputs, to all outputs."""
-
-    def __init__(
-        self,
-        whole: Program,
-        where: Mapping[str, int],
-        given: Sequence[str],
-        processes: Processes,
-        placement: Placement,
-    ) -> None:
-        self.whole, self.where, self.given = whole, where, given
-        self.digest = digest(str(whole))
-        self.processes = processes
-        store = placement.away.store
-        self.ranks = Ranks(processes.replicas.of_parts(processes.replica), store)
-        self.transport = Transport(processes)
-        self.part = part_of(whole, processes.part, where, self.ranks, self.transport)
-        ends = [processes.device, *([] if store is None else [placement.devices[store]])]
-        self.run = executor.compile(self.part.program, ends)
-
-    def peaks_of(self, device: int) -> list[int]:
-        """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
-        part = part_of(self.whole, device, self.where, self.ranks, Transport(self.processes))
-        here = self.processes.is_traced[device]  # else it has copies of the batch
-        given = [name for name in self.given if here or self.where[name] != EVERYWHERE]
-        return [peak.bytes for peak in walk(part.program, resident=given)[0]]
-
-    def __call__(self, values: list[Any]) -> list[Any]:
-        """Run it; what other ranks have is None."""
-        pairs = zip(self.part.inputs, self.part.program.inputs, strict=True)
-        here = self.processes.device
-        own = [values[i].to(here) if slot.device == 0 else values[i] for i, slot in pairs]
-        values.clear()
-        found: list[Any] = self.run(own)
-        return found
-
-
-@contextlib.contextmanager
-def _own_random_numbers(processes: Processes) -> Iterator[None]:
-    """Draw a rank's own numbers, from one that all draw; what follows is the same on all."""
-    seed = int(torch.randint(1 << 48, ()))
-    devices = [] if processes.device.type == "cpu" else [processes.device]
-    kind = devices[0].type if devices else "cuda"
-    with torch.random.fork_rng(devices, device_type=kind):
-        torch.default_generator.manual_seed(seed + _SPREAD * processes.rank)
-        if devices:  # torch.manual_seed would note it for all that may come
-            torch.get_device_module(kind).manual_seed(seed + _SPREAD * processes.rank)
-        yield

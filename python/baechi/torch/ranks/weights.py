@@ -59,6 +59,13 @@ class RankWeights:
                 self.names.setdefault(id(part), name)
                 self.tensors[id(part)] = part
         self._traced: list[tuple[torch.Tensor, torch.Tensor]] = []  # with what tracing sees
+        self._is_shaped = False
+        model.register_forward_pre_hook(self._be_alone)
+
+    def _be_alone(self, *_: Any) -> None:
+        """Have what others compile around the model stop there: its call is that of all ranks."""
+        if torch.compiler.is_compiling() and not self._is_shaped:
+            torch._dynamo.graph_break()
 
     @property
     def own(self) -> dict[str, torch.Tensor]:
@@ -75,6 +82,16 @@ class RankWeights:
         """Return the bytes that a rank has of the others' weights: a number of each type."""
         others = (i for i, home in self.home_of.items() if home != rank)
         return GRANULE * len({self.tensors[i].dtype for i in others})
+
+    def be_infinite(self) -> None:
+        """Have this rank's scaler find an infinity, as that of another rank does."""
+        for weight in self.own.values():
+            if weight.grad is not None and weight.grad.numel():
+                weight.grad.fill_(float("inf"))
+                return
+        trained = [weight for weight, _ in self.away.values() if weight.requires_grad]
+        for weight in sorted(trained, key=torch.Tensor.numel)[:1]:  # of a rank without weights
+            weight.grad = torch.full(weight.shape, float("inf")).to(weight)
 
     def let_go(self, device: torch.device, traced: torch.device, stored: Collection[str]) -> None:
         """Let go of the memory of the others' weights; own ones that are stored are not on it."""
@@ -103,6 +120,7 @@ class RankWeights:
     @contextlib.contextmanager
     def shaped(self) -> Iterator[None]:
         """Show weights as if all were on the device, with their strides: nothing may read them."""
+        self._is_shaped = True
         before = [(tensor, tensor.data, tensor.grad) for tensor, _ in self._traced]
         for tensor, dense in self._traced:
             tensor.grad = None
@@ -110,6 +128,7 @@ class RankWeights:
         try:
             yield
         finally:
+            self._is_shaped = False
             for tensor, data, gradient in before:
                 tensor.data = data
                 tensor.grad = gradient

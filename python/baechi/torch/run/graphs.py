@@ -107,7 +107,7 @@ class Graph:
         saved = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
         self.place_of = {name: i for i, name in enumerate(saved)}
         nodes = self._save(saved)
-        promised = promised_by(self.forward_graph, placement, joint.returned)
+        promised = self._promised()
         homes = {slot.name: slot.device for slot in self.whole.inputs}
         promised[joint.returned :] = [  # what shows a weight that is away is on the host here
             _device_in(name) if placement.away.store is None else homes[name] for name in saved
@@ -128,8 +128,8 @@ class Graph:
         what cannot be run again for that runs eagerly. So it does without gradients, since a
         checkpoint may run it again with them, and it has to draw the same numbers.
         """
-        if self.runs_once and not repeats_programs() and any(map(_wants_gradient, args)):
-            return list(self.joint.source(*args))
+        if self._is_for_eager(args):
+            return self.eagerly(args)
         args = (*plain(args),)
         if self.joint.tangents:
             outputs = Call.apply(self, *args)
@@ -147,11 +147,19 @@ class Graph:
             found[i] = value
         return [found[i] for i in self.order]
 
+    def _is_for_eager(self, args: Sequence[Any]) -> bool:
+        return self.runs_once and not repeats_programs() and any(map(_wants_gradient, args))
+
+    def eagerly(self, args: Sequence[Any]) -> list[Any]:
+        """Run it as it was traced."""
+        return list(self.joint.source(*args))
+
     def run_forward(self, args: Sequence[Any]) -> list[Any]:
         """Run the forward; return what it gives, and write what it changes."""
         values: list[Any] = self.forward(list(args))
         for position, output in self.mutated.items():
-            args[position].copy_(values[output])
+            if values[output] is not None:  # as on ranks that have others
+                args[position].copy_(values[output])
         return values
 
     def backward(self, kept: Kept, tangents: list[Any], shapes: list[Any]) -> list[Any]:
@@ -236,10 +244,18 @@ class Graph:
         promised = self.joint.promised[self.joint.returned :]
         return program_of(backward, self.placement, promised, self.given, back=True)
 
+    def _promised(self) -> list[int | None]:
+        """Return the device that each result of the forward comes back on."""
+        return promised_by(self.forward_graph, self.placement, self.joint.returned)
+
     def _compiled(self, name: str, program: Program) -> Any:
         if self.placement.compile:
             program = in_regions(program)
         self.programs[name] = program
+        return self._runnable(name, program)
+
+    def _runnable(self, name: str, program: Program) -> Any:  # noqa: ARG002
+        """Return what runs a program."""
         return executor.compile(program, self.placement.devices)
 
 
@@ -317,7 +333,7 @@ class Call(torch.autograd.Function):
             return (None, *graph.backward(ctx.kept, tangents, ctx.shapes))
 
 
-def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any]:
+def differentiable(graph: Graph, kept: Kept, gradients: Sequence[Any]) -> list[Any]:
     """Return gradients that have derivatives: those of the graph run eagerly."""
     if graph.runs_once:
         raise RuntimeError(
@@ -328,7 +344,7 @@ def differentiable(graph: Any, kept: Kept, gradients: Sequence[Any]) -> list[Any
         )
     args = kept.args
     with torch.enable_grad():
-        outputs = graph.joint.source(*args)
+        outputs = graph.eagerly(args)
     flat = dict(zip(graph.order, outputs, strict=True))
     found = zip(graph.outputs, gradients, strict=True)
     pairs = [(flat[i], gradient) for i, gradient in found if gradient is not None]

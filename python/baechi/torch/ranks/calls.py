@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls over ranks: all make the same one, each runs its part of it, and all have the result.
+
+A call is one graph, whose forward and backward run as in one process (`run.graphs`). What it
+returns, and the gradients of its batch, are shared behind each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from baechi._core import InputError
+from baechi.brief_errors import first_line
+from baechi.torch.capture.joint import flags
+from baechi.torch.program import Program, Slot
+from baechi.torch.program.cutting import EVERYWHERE, Layout
+from baechi.torch.ranks.errors import RankError
+from baechi.torch.ranks.gradients import stand_for_gradients
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.program import (
+    GRAPHS,
+    RankPlacement,
+    RankProgram,
+    facts_of_call,
+    own_random_numbers,
+    traced_batch,
+)
+from baechi.torch.run.backend import Frame, weakly
+from baechi.torch.run.calls import Classes, with_own_code
+from baechi.torch.run.graphs import Graph
+from baechi.torch.where.hooks import batch_on
+
+_CALL = "call this model"
+_ALIKE = 1e-3  # how far the gradients that ranks are given may differ, as kernels round
+
+
+class RankCalls:
+    """What a model over ranks is called by."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        placement: RankPlacement,
+        processes: Processes,
+        frames: list[Frame],
+    ) -> None:
+        self.model, self.placement, self.processes = model, placement, processes
+        self._frames = frames
+        self._runs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
+        self._shaped = contextlib.ExitStack()  # open while a call is traced, or its guards checked
+        self._facts: dict[str, str] = {}
+        self._has_begun = True
+        self._classes = Classes(model)
+        devices = frozenset({processes.traced})
+
+        def call(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            assert word  # which is then guarded
+            if not torch.compiler.is_compiling():
+                raise InputError(
+                    "torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance), and over "
+                    "ranks nothing runs without it: switch it on"
+                )
+            args, kwargs = batch_on((args, kwargs), processes.traced, devices)
+            return model._call_impl(*args, **kwargs)
+
+        made = with_own_code(call)
+        backend = weakly(self._backend)
+        self._compiled = torch.compile(made, backend=backend, fullgraph=True, dynamic=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model, as all ranks do."""
+        processes = self.processes
+        args, kwargs = traced_batch((args, kwargs), self.placement, processes)
+        self._facts = facts_of_call((args, kwargs), processes)
+        self._facts["gradients"] = str(torch.is_grad_enabled())
+        self._has_begun = False
+        try:
+            with contextlib.ExitStack() as self._shaped:
+                self._shaped.enter_context(self.placement.weights.shaped())
+                self._shaped.enter_context(processes.tracing())
+                with torch._dynamo.config.patch(recompile_limit=GRAPHS, **flags()):
+                    result = self._compiled(self._classes.word(), args, kwargs)
+        except Exception as error:
+            if not self._has_begun:  # all are to know that this one cannot
+                processes.agree(_CALL, self._facts, self._refusal(error))
+            raise
+        if not self._has_begun:
+            processes.agree(_CALL, self._facts)
+        return result
+
+    def _refusal(self, error: Exception) -> Exception:
+        """Return why nothing was traced."""
+        inner: BaseException = getattr(error, "inner_exception", error)
+        if isinstance(inner, InputError):
+            return inner
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        return InputError(
+            f"over ranks a call of {type(self.model).__name__} has to be one graph: "
+            f"{first_line(inner)}; change the model so that it is, or place it in one process with "
+            "ranks=False"
+        )
+
+    def _backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return what runs a graph of dynamo's; a backend of `torch.compile`."""
+        made = RankGraph(graph, example_inputs, self.placement, self.processes)
+        self._frames.append(Frame(made.programs))
+
+        def called(*args: Any) -> list[Any]:
+            self._shaped.close()
+            self._has_begun = True
+            self.processes.agree(_CALL, {**self._facts, "program": made.digest})
+            return made(*args)
+
+        self._runs.append(called)
+        return weakly(called)
+
+
+class RankGraph(Graph):
+    """A graph of dynamo's of which each rank runs its part."""
+
+    placement: RankPlacement
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        placement: RankPlacement,
+        processes: Processes,
+    ) -> None:
+        self.processes = processes
+        self.owners: list[int] = []  # who has what the forward gives
+        super().__init__(graph, example_inputs, placement)
+        joint, given = self.joint, self.joint.primals
+        if joint.tangents and processes.replicas.count > 1:
+            raise InputError(
+                "over replicas a call has no gradients: run placed.step(inputs, targets), or call "
+                "the model under torch.no_grad()"
+            )
+        shown = [base for *views, base in joint.shown.values() if views and base in given]
+        for place in map(given.index, shown):
+            if name := joint.weights.get(place):
+                raise InputError(f"over ranks no call returns a view of {name!r}: one rank has it")
+        for i in self.outputs:
+            _layout_of(self.programs["forward"].outputs[i], self.owners[i])
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What tells its program from others."""
+        return self._forward.digest
+
+    def eagerly(self, args: Sequence[Any]) -> list[Any]:  # noqa: ARG002
+        """Raise InputError: no rank has all weights."""
+        raise InputError("over ranks a call has no second derivatives: no rank has all weights")
+
+    def _is_for_eager(self, args: Sequence[Any]) -> bool:  # noqa: ARG002
+        return False
+
+    def backward(self, kept: Any, tangents: list[Any], shapes: list[Any]) -> list[Any]:
+        """Run the backward, as all ranks do."""
+        processes = self.processes
+        there = [i for i, tangent in enumerate(tangents) if tangent is not None]
+        norms = [float(torch.linalg.vector_norm(tangents[i].detach().float())) for i in there]
+        facts = {"outputs with gradients": str(there), "forward": self.digest}
+        found = processes.agree("run the backward of a call", facts, None, [sum(norms)])
+        for rank, (norm, *_) in enumerate(found):
+            if not math.isclose(norm, found[0][0], rel_tol=_ALIKE) and norm == norm:
+                raise InputError(
+                    f"ranks 0 and {rank} do not have the same gradients of what a call returned: "
+                    "every rank computes the same loss, of the same targets"
+                )
+        gradients = super().backward(kept, tangents, shapes)
+        stand_for_gradients(self.placement.weights.away)
+        return gradients
+
+    def _promised(self) -> list[int | None]:
+        """Have results stay where they are made, and new values of buffers come home."""
+        homes = {output: self.joint.homes.get(place) for place, output in self.mutated.items()}
+        count = len(self.forward_graph.graph.output_node().args[0])
+        return [homes.get(i) for i in range(count)]
+
+    def _runnable(self, name: str, program: Program) -> Any:
+        joint, owners = self.joint, self.placement.weights.owners
+        known = {place: owners[weight] for place, weight in joint.weights.items()}
+        if name == "forward":
+            places = dict(enumerate(program.inputs))
+            where = {slot.name: known.get(place, EVERYWHERE) for place, slot in places.items()}
+            homes = {output: known.get(place) for place, output in self.mutated.items()}
+        else:
+            saved = {n: self.owners[joint.returned + i] for n, i in self.place_of.items()}
+            where = {slot.name: saved.get(slot.name, EVERYWHERE) for slot in program.inputs}
+            homes = dict(known)
+        for i, out in enumerate(program.outputs):
+            if isinstance(out, Slot) and (home := homes.get(i)) is not None:
+                where.setdefault(out.name, home)
+        run = RankProgram(program, where, (), self.processes, self.placement)
+        if name == "forward":
+            self.owners, self._forward = run.part.owners, run
+        return functools.partial(self._run, name, run)
+
+    def _run(self, name: str, run: RankProgram, values: list[Any]) -> list[Any]:
+        """Run this rank's part; return all that every rank is to have."""
+        processes, error, found = self.processes, None, []
+        try:
+            with own_random_numbers(processes):
+                found = run(values)
+            if processes.device.type != "cpu":  # what failed there shows where somebody waits
+                torch.accelerator.synchronize(processes.device)
+        except Exception as failed:
+            if processes.failed:
+                raise RankError(processes.failed) from None
+            error = failed
+        run.transport.finish()
+        there = range(len(found)) if name == "forward" else self._own_gradients(found)
+        finite = name == "forward" or all(bool(found[i].isfinite().all()) for i in there)
+        told = processes.agree(f"finish the {name} of this call", {}, error, [float(finite)])
+        if finite and not all(is_finite for is_finite, *_ in told):  # which a GradScaler looks for
+            if there:
+                found[there[0]] = torch.full_like(found[there[0]], float("inf"))
+            else:
+                self.placement.weights.be_infinite()
+        outputs = range(len(found)) if name != "forward" else self.outputs
+        for i in outputs:
+            if name == "forward" or i not in self.joint.weights:
+                found[i] = self._shared(run.whole.outputs[i], run.part.owners[i], found[i])
+        return found
+
+    def _own_gradients(self, found: Sequence[Any]) -> list[int]:
+        """Return the places of the gradients of weights that this rank has."""
+        return [i for i in self.joint.weights if i < len(found) and found[i] is not None]
+
+    def _shared(self, out: Any, owner: int, value: Any) -> Any:
+        """Return a value of one rank as every rank has it."""
+        layout, processes = _layout_of(out, owner), self.processes
+        if layout is None:
+            return value
+        rank = processes.replicas.of_parts(0)[owner]
+        memory = layout.empty()
+        if rank == processes.rank:
+            memory.copy_(value)
+        line = memory.as_strided((memory.numel(),), (1,))
+        processes.have(line, rank)
+        return value if rank == processes.rank else memory.to(processes.device)
+
+
+def _layout_of(out: Any, owner: int) -> Layout | None:
+    """Return how a result is shared; None: every rank has it."""
+    if not isinstance(out, Slot) or owner == EVERYWHERE:
+        return None
+    if out.like is None:
+        raise InputError(
+            f"over ranks a call returns plain tensors, which {out!r}, of rank {owner}, is not"
+        )
+    return Layout.of(out.like)

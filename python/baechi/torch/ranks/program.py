@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs over ranks: each rank runs the part of its device, and draws numbers of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from baechi.torch.program import Program
+from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
+from baechi.torch.program.peaks import walk
+from baechi.torch.ranks.errors import digest, facts_of
+from baechi.torch.ranks.processes import Processes
+from baechi.torch.ranks.replicas import Buckets
+from baechi.torch.ranks.transport import Transport
+from baechi.torch.ranks.weights import RankWeights
+from baechi.torch.run import executor
+from baechi.torch.run.placement import Placement
+from baechi.torch.where.moving import moved
+
+GRAPHS = 64  # one for each size of a batch, as messages have sizes
+_SPREAD = 1_000_003  # between the seeds of ranks
+
+
+class RankPlacement(Placement):
+    """A placement whose devices are other processes': weights are found by what they are."""
+
+    weights: RankWeights
+    buckets: Buckets
+
+    def homes_of(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """Return the device of each input that is a weight or a buffer, by its place."""
+        return {i: self.homes.get(name, 0) for i, name in self.weights_in(inputs).items()}
+
+    def weights_in(self, inputs: Sequence[Any]) -> dict[int, str]:
+        """Return the names of inputs that are weights or buffers, by their place."""
+        known = self.weights.names
+        return {i: known[id(value)] for i, value in enumerate(inputs) if id(value) in known}
+
+
+class RankProgram:
+    """A rank's part of a program, run as the whole is: by all inputs, to all outputs."""
+
+    def __init__(
+        self,
+        whole: Program,
+        where: Mapping[str, int],
+        given: Sequence[str],
+        processes: Processes,
+        placement: Placement,
+    ) -> None:
+        self.whole, self.where, self.given = whole, where, given
+        self.digest = digest(str(whole))
+        self.processes = processes
+        store = placement.away.store
+        self.ranks = Ranks(processes.replicas.of_parts(processes.replica), store)
+        self.transport = Transport(processes)
+        self.part = part_of(whole, processes.part, where, self.ranks, self.transport)
+        ends = [processes.device, *([] if store is None else [placement.devices[store]])]
+        self.run = executor.compile(self.part.program, ends)
+
+    def peaks_of(self, device: int) -> list[int]:
+        """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
+        part = part_of(self.whole, device, self.where, self.ranks, Transport(self.processes))
+        here = self.processes.is_traced[device]  # else it has copies of the batch
+        given = [name for name in self.given if here or self.where[name] != EVERYWHERE]
+        return [peak.bytes for peak in walk(part.program, resident=given)[0]]
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        """Run it; what other ranks have is None."""
+        pairs = zip(self.part.inputs, self.part.program.inputs, strict=True)
+        here = self.processes.device
+        own = [values[i].to(here) if slot.device == 0 else values[i] for i, slot in pairs]
+        values.clear()
+        found: list[Any] = self.run(own)
+        return found
+
+
+@contextlib.contextmanager
+def own_random_numbers(processes: Processes) -> Iterator[None]:
+    """Draw a rank's own numbers, from one that all draw; what follows is the same on all."""
+    seed = int(torch.randint(1 << 48, ()))
+    devices = [] if processes.device.type == "cpu" else [processes.device]
+    kind = devices[0].type if devices else "cuda"
+    with torch.random.fork_rng(devices, device_type=kind):
+        torch.default_generator.manual_seed(seed + _SPREAD * processes.rank)
+        if devices:  # torch.manual_seed would note it for all that may come
+            torch.get_device_module(kind).manual_seed(seed + _SPREAD * processes.rank)
+        yield
+
+
+def facts_of_call(batch: Any, processes: Processes) -> dict[str, str]:
+    """Return what ranks must have alike before they run what they trace."""
+    on = [k for k in ("cpu", processes.traced.type) if torch.is_autocast_enabled(k)]
+    return {
+        "shapes of the batch": facts_of(batch, with_values=False),
+        "values of the batch": facts_of(batch),
+        "autocast": str([(kind, torch.get_autocast_dtype(kind)) for kind in on]),
+    }
+
+
+def traced_batch(batch: Any, placement: Placement, processes: Processes) -> Any:
+    """Return a batch where it is traced: on the CPU a store is, too, and ranks of other kinds."""
+    if placement.away.store is None and processes.are_alike:
+        return batch
+    return moved(batch, processes.traced, {torch.device("cpu"), processes.device})
