@@ -348,6 +348,15 @@ def failing(placed: Any, *batch: Any) -> tuple[str, str]:
     return said, f"{all(same)} of {len(same)}"
 
 
+class Changes(Frozen):
+    """Changes its batch in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x * 1)
+        x.mul_(found.detach().mean())
+        return found
+
+
 class Breaks(nn.Module):
     """A model that looks at a value."""
 
@@ -423,6 +432,10 @@ def faults(_: Path) -> dict[str, str]:
     if rank == 1:
         fail_once("_laid_out", 5)  # where others have made a part of their gradients
     said["laid"], said["laid kept"] = failing(placed, x, targets)
+    changes = placed_at_random(case, Changes().double(), batch)
+    changes.load_state_dict(built(case)[0].state_dict())
+    changes.model(again := x.clone())
+    said["called to change"] = f"{again.sum():.9f}"
     breaks = placed_at_random(case, Breaks().double(), batch)
     said["breaks"] = said_by(lambda: breaks.step(x, targets))
     said["called in parts"] = said_by(lambda: breaks.model(x))

@@ -136,6 +136,11 @@ def test_what_ranks_cannot_do_is_one_error_on_each(folder: Path, name: str) -> N
         assert said["laid kept"] == "True of 10"
         assert said["called inside"] == ranks[0]["called inside"]
         assert said["called inside"].startswith("True, ")
+    changing = rank_cases.Changes().double()
+    given, x, _ = rank_cases.built(rank_cases.FROZEN)
+    changing.load_state_dict(given.state_dict())
+    changing(x)
+    assert [said["called to change"] for said in ranks] == [f"{x.sum():.9f}"] * 2
     others = [said["raises"] for said in ranks if said["raises"].startswith("RankError: rank ")]
     assert len(others) == 1
     assert "cannot finish this step (gradients stay as they were): IndexError: " in others[0]

@@ -226,10 +226,13 @@ class RankGraph(Graph):
                 found[there[0]] = torch.full_like(found[there[0]], float("inf"))
             else:
                 self.placement.weights.be_infinite()
-        outputs = range(len(found)) if name != "forward" else self.outputs
+        weights = self.joint.weights
+        if name == "forward":  # with what becomes of the batch
+            outputs = [*self.outputs, *(i for at, i in self.mutated.items() if at not in weights)]
+        else:
+            outputs = [i for i in range(len(found)) if i not in weights]
         for i in outputs:
-            if name == "forward" or i not in self.joint.weights:
-                found[i] = self._shared(run.whole.outputs[i], run.part.owners[i], found[i])
+            found[i] = self._shared(run.whole.outputs[i], run.part.owners[i], found[i])
         return found
 
     def _own_gradients(self, found: Sequence[Any]) -> list[int]:
