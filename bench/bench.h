@@ -34,15 +34,11 @@ struct Measured {
 // CPU time, the time per unit of work, and the checksum, which must be the same every time.
 void report(const Measured& measured, const std::function<std::uint64_t()>& body);
 
-// The growth of the largest resident set while a child process runs `body`, in bytes.
-double peak_memory(const std::function<void()>& body);
-void print_memory(const std::string& what, double bytes, double units, const char* unit);
-
 // The graph.json files of the command line.
 std::span<const std::string> graph_files();
 
 struct Benchmark {
-  std::string_view name;  // "simulate": the command line picks by it
+  std::string_view name;  // "bounds": the command line picks by it
   void (*run)();
 };
 
@@ -50,15 +46,9 @@ void bench_bounds();
 void bench_favorites();
 void bench_exact();
 void bench_gap();
-void bench_growth();
 void bench_optimizer_table();
-void bench_place_layered();
 void bench_refine();
-void bench_simulate();
-void bench_threads();
 void bench_verify();
-void bench_io();
-void bench_io_large();
 void bench_lp();
 void bench_lp_large();
 

@@ -2,8 +2,6 @@
 // baechi_bench [NAME...] [GRAPH.json...]: runs the benchmarks with these names, or all of them;
 // those that compare algorithms look at these graphs, too.
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -22,18 +20,12 @@ constexpr std::array kBenchmarks{
     Benchmark{"bounds", bench_bounds},
     Benchmark{"exact", bench_exact},
     Benchmark{"gap", bench_gap},
-    Benchmark{"place_layered", bench_place_layered},
-    Benchmark{"growth", bench_growth},
     Benchmark{"favorites", bench_favorites},
     Benchmark{"optimizer_table", bench_optimizer_table},
-    Benchmark{"simulate", bench_simulate},
     Benchmark{"verify", bench_verify},
-    Benchmark{"io", bench_io},
-    Benchmark{"io_large", bench_io_large},
     Benchmark{"lp", bench_lp},
     Benchmark{"lp_large", bench_lp_large},
     Benchmark{"refine", bench_refine},
-    Benchmark{"threads", bench_threads},
 };
 
 std::vector<std::string> files;
@@ -74,32 +66,6 @@ void report(const Measured& measured, const std::function<std::uint64_t()>& body
               median * 1e9 / static_cast<double>(measured.work),
               static_cast<unsigned long long>(checksum));
   std::fflush(stdout);
-}
-
-// The growth of the largest resident set while a child process runs `body`, in bytes.
-double peak_memory(const std::function<void()>& body) {
-  std::fflush(stdout);
-  int ends[2];
-  if (pipe(ends) != 0) return 0;
-  const pid_t child = fork();
-  if (child == 0) {
-    rusage before{}, after{};
-    getrusage(RUSAGE_SELF, &before);
-    body();
-    getrusage(RUSAGE_SELF, &after);
-    const double grown = static_cast<double>(after.ru_maxrss - before.ru_maxrss) * 1024;
-    _exit(write(ends[1], &grown, sizeof grown) == sizeof grown ? 0 : 1);
-  }
-  close(ends[1]);
-  double grown = 0;
-  if (read(ends[0], &grown, sizeof grown) != sizeof grown) grown = 0;
-  close(ends[0]);
-  waitpid(child, nullptr, 0);
-  return grown;
-}
-
-void print_memory(const std::string& what, double bytes, double units, const char* unit) {
-  std::printf("%-58s %10.1f MB  %8.2f %s\n", what.c_str(), bytes / 1e6, bytes / units, unit);
 }
 
 std::span<const std::string> graph_files() { return files; }
