@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import baechi.torch
 import torch
@@ -22,12 +22,9 @@ from baechi.torch import Step
 from baechi.torch.graph.graph import graph_of
 
 import baechi
-from experiments.torch_workloads import LARGE, MEDIUM, PROFILED, TINY
+from experiments.hardware import Hardware
+from experiments.torch_workloads import LARGE, MEDIUM, PROFILED, TINY, TorchWorkload
 from models.pytorch import loss_of
-
-if TYPE_CHECKING:
-    from experiments.hardware import Hardware
-    from experiments.torch_workloads import TorchWorkload
 
 Failures: TypeAlias = list[dict[str, str]]
 

@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -31,9 +32,6 @@ from experiments import bank_packages
 from experiments.page import RESULTS, ROOT, Column, Page, Table, from_csv
 from models.bank import ENTRIES, FAMILIES
 from models.bank.known import FAILED_ONCE, KNOWN, Known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 TIME_LIMIT = 900  # seconds, of one model: it takes 10 to 30 on a machine that is not busy
 BAD = ("WRONG", "FAILS")

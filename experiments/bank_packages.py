@@ -8,12 +8,9 @@ import os
 import subprocess
 import sys
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from experiments.page import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIST = ROOT / "tools/requirements-bank.txt"
 FOLDER = ROOT / "build/bank"

@@ -15,8 +15,9 @@ import math
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from baechi.torch.capture.loss import call_arguments
@@ -27,12 +28,7 @@ from baechi.torch.where.moving import map_tensors
 
 import baechi
 from models.bank import ENTRIES
-from models.bank.entry import noise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from models.bank.entry import Entry
+from models.bank.entry import Entry, noise
 
 ROOM = 1 << 30
 SHARES = (0.6, 0.8)  # of what one device needs, for a plan

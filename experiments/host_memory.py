@@ -26,19 +26,14 @@ UNEQUAL = {"Llama 8B, batch 1": ((16, 12),), "U-Net, batch 4": ((2, 1),)}
 COMMAND = os.environ.get("BAECHI_COMMAND") or shutil.which("baechi") or "baechi"
 
 
-def command(*arguments: object) -> dict[str, Any]:
+def place(graph: Path, cluster: str, *options: object) -> dict[str, Any]:
     """What the command answers with --json; what does not fit has no makespan."""
-    words = [COMMAND, *map(str, arguments), "--json"]
+    words = [COMMAND, "place", str(graph), "--cluster", cluster, *map(str, options), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def step(graph: Path, cluster: str, *options: object) -> dict[str, Any]:
-    """One plan, with the usual budget."""
-    return command("place", graph, "--cluster", cluster, *options)
 
 
 def block_of(name: str) -> int | None:
@@ -115,7 +110,7 @@ def block_swap(path: Path, cluster: str, folder: Path) -> int | None:
         (folder / "where.json").write_text(json.dumps(expert))
         options = ("--method", "expert", "--expert", str(folder / "where.json"))
         more = ("--order", "program", "--no-suggest")
-        found = step(folder / "swapped.json", cluster, *options, *more).get("makespan")
+        found = place(folder / "swapped.json", cluster, *options, *more).get("makespan")
         if found is None:
             low = blocks + 1
         else:
@@ -139,11 +134,11 @@ def point(
         plan = folder / f"{way}_{memory}.json"
         keep = ("-o", plan) if way in ("auto", "both") else ()
         begin = ("--expert", smaller[way]) if way in smaller and not four else ()
-        found[way] = step(path, cluster, *options, *begin, *keep)
+        found[way] = place(path, cluster, *options, *begin, *keep)
         if keep and "makespan" not in found[way]:
             continue
         if way == "both" and found["auto"].get("makespan", math.inf) < found[way]["makespan"]:
-            found[way] = step(path, cluster, *options, "--expert", smaller["auto"], *keep)
+            found[way] = place(path, cluster, *options, "--expert", smaller["auto"], *keep)
         if keep:
             smaller[way] = plan
     row: dict[str, Any] = {"model": name, "memory": memory}
@@ -174,8 +169,8 @@ def points() -> list[dict[str, Any]]:
     return rows
 
 
-def page(rows: list[dict[str, Any]]) -> Page:
-    """The page, from its rows."""
+def run() -> Page:
+    """The page."""
     columns = [
         Column("model", "model"),
         Column("memory", "GiB"),
@@ -209,10 +204,5 @@ def page(rows: list[dict[str, Any]]) -> Page:
         "a host of 512 GiB, with one queue each way. Adam takes 16 bytes per parameter; the "
         "host's memory limits the updates there.",
         "a",
-        [Table("Step over memory", columns, rows, notes)],
+        [Table("Step over memory", columns, points(), notes)],
     )
-
-
-def run() -> Page:
-    """The page."""
-    return page(points())

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi
 from experiments import pytorch_models
@@ -12,12 +13,7 @@ from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, gibibytes, milliseconds, times
 from experiments.progress import each
 from experiments.svg import Bars, grouped_bars
-from experiments.workloads import PAPER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.workloads import Workload
+from experiments.workloads import PAPER, Workload
 
 FRACTIONS = (0.4, 0.3)
 METHODS = (*PAPER_METHODS, "auto")

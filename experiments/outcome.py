@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 # Yardsticks get no help to fit; the paper's methods and auto get the planner's fall-backs.
 PAPER_METHODS = ("m-topo", "m-etf", "m-sct")
@@ -27,6 +25,7 @@ class Outcome:
     bound_ns: int | None = None  # no placement can be faster
     proved: bool = False  # nothing can fit
     fallbacks: tuple[str, ...] = ()
+    plan: baechi.Plan | None = None
 
     @property
     def gap(self) -> float | None:
@@ -51,6 +50,7 @@ def planned(graph: baechi.Graph, cluster: baechi.Cluster, method: str, **how: An
         plan.peaks,
         max(plan.bounds.values()) if plan.bounds else None,
         fallbacks=tuple(plan.fallbacks),
+        plan=plan,
     )
 
 

@@ -4,29 +4,17 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import baechi
 from experiments.insufficient_memory import with_capacity
 from experiments.outcome import PAPER_METHODS, planned
-from experiments.page import (
-    Column,
-    Page,
-    Table,
-    count,
-    cpu_time,
-    gibibytes,
-    milliseconds,
-    times,
-)
+from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
 from experiments.paper_steps import PAPER, published, step_times
 from experiments.progress import each
 from experiments.svg import Axis, Box, boxes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.workloads import Workload
+from experiments.workloads import Workload
 
 REPEATS = 3
 # The paper's own figures, of its table of the Graph Optimizer: operators and placement seconds,
@@ -203,11 +191,7 @@ def run() -> Page:
         for k in each(FIGURES, lambda k: PAPER[k].name, of="figure 8")
         for part in (1.0, SHORT)
     ]
-    return page(timed, step_times(), wrong)
-
-
-def page(timed: list[dict[str, Any]], steps: Table, wrong: list[dict[str, Any]]) -> Page:
-    """The page, from what was measured."""
+    steps = step_times()
     caption = (
         f"Figure 8: step time of m-SCT when every cost is off by up to {OFF_BY:.0%}, over the step "
         "time with known costs; least, quartiles, largest"

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi
 from experiments.insufficient_memory import with_capacity
@@ -16,9 +17,6 @@ from experiments.progress import each
 from experiments.pytorch_models import BY_HAND
 from experiments.workloads import PAPER as GENERATED
 from experiments.workloads import Workload
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Of the authors' PyTorch implementation, Inception-V3 with batch 64: milliseconds per step, two
 # runs of each in main_training/results/result_details.txt of github.com/chiragcshetty/BaechiPyTorch

@@ -14,13 +14,11 @@ import functools
 import logging
 import re
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import baechi
 from experiments.scopes import by_module, home
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Missing(Exception):

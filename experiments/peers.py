@@ -4,28 +4,19 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi
 from experiments import pytorch_models
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, count, cpu_time, gibibytes, milliseconds, times
-from experiments.peer_placers import (
-    accelerate_placement,
-    mapped_placement,
-    require,
-    saga_placement,
-)
+from experiments.peer_placers import accelerate_placement, mapped_placement, require, saga_placement
 from experiments.progress import each
 from experiments.scopes import equal_layers
-from experiments.workloads import CURRENT, PAPER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.workloads import Workload
+from experiments.workloads import CURRENT, PAPER, Workload
 
 METHODS = (*PAPER_METHODS, "auto")
 SAGA_OPERATORS = 2_000  # its schedulers look every task up by a scan

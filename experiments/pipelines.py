@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi
 from experiments import stacks
 from experiments.outcome import Outcome, planned
 from experiments.page import Column, Page, Table, count, gibibytes, milliseconds, percent, times
 from experiments.progress import each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NAMED = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v")
 PRESET = "a100"

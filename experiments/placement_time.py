@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import re
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import baechi
 from experiments.outcome import PAPER_METHODS, Outcome, planned
 from experiments.page import Column, Page, Table, count, cpu_time, milliseconds, times
-from experiments.policy_gradient import Learned, Learning, colocation_labels, learn, united
+from experiments.policy_gradient import (
+    Integers,
+    Learned,
+    Learning,
+    colocation_labels,
+    learn,
+    united,
+)
 from experiments.progress import each
 from experiments.scopes import home
-from experiments.workloads import PAPER
-
-if TYPE_CHECKING:
-    from experiments.policy_gradient import Integers
-    from experiments.workloads import Workload
+from experiments.workloads import PAPER, Workload
 
 METHODS = (*PAPER_METHODS, "auto")
 REPEATS = 3

@@ -12,17 +12,15 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import baechi
 from experiments.page import Column, Page, Table, machine, percent
 from experiments.prototype_placements import read_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
 PAPER = ("m-topo", "m-etf", "m-sct")
 BUDGETS = (0.1, 1.0, 10.0, 60.0)

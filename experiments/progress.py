@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 Thing = TypeVar("Thing")
 

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from baechi.torch.run.calls import call_eagerly
 
 from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
 from experiments.placed_step import Machine, Step, measured_costs, placed_model, taken
 from experiments.progress import each
-from experiments.torch_workloads import MEDIUM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.torch_workloads import TorchWorkload
+from experiments.torch_workloads import MEDIUM, TorchWorkload
 
 MACHINE = Machine("20us,6GB/s", "20us", "10GB/s")
 FREE = replace(MACHINE, link="0us,1000GB/s")  # as good as no copies at all

@@ -13,12 +13,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import baechi
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CLUSTER = baechi.Cluster("4x64GiB", link="134us,5.701254276GB/s", communication="sequential")
 

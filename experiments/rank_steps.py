@@ -10,8 +10,9 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import baechi.torch
 import torch
@@ -25,9 +26,6 @@ from torch.distributed import pipelining
 import baechi
 from experiments.page import write_whole
 from experiments.rank_models import FORWARD, MODELS, SAMPLES, WIDTH, Chain, Wide, loss_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LARGE = 4 << 20  # bytes of a message
 STEPS = 5  # that count, behind two that do not

@@ -6,34 +6,22 @@ from __future__ import annotations
 import functools
 import math
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import baechi
 from experiments import pytorch_models, stacks
 from experiments.insufficient_memory import need, with_capacity
-from experiments.page import (
-    Column,
-    Page,
-    Table,
-    count,
-    cpu_time,
-    milliseconds,
-    percent,
-    times,
-)
-from experiments.planned_again import placed
+from experiments.outcome import ratio
+from experiments.page import Column, Page, Table, count, cpu_time, milliseconds, percent, times
 from experiments.progress import each
-from experiments.recompute_small import optima, optimality
+from experiments.recompute_small import again, optima, optimality
 from experiments.second_runs import SecondRuns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from experiments.workloads import Workload
+from experiments.workloads import Workload
 
 DEVICES = (1, 2, 4)
 PARTS = (1.0, 0.6, 0.4, 0.3, 0.2)  # of one device's need, for each device
@@ -83,26 +71,26 @@ def devices_for(graph: baechi.Graph, number: int) -> baechi.Cluster:
 def point(name: str, graph: baechi.Graph, whole: int, devices: int, part: float) -> dict[str, Any]:
     """All ways on one cluster."""
     cluster = with_capacity(devices_for(graph, devices), int(part * whole))
-    none, auto = placed(graph, cluster, "none"), placed(graph, cluster, "auto")
-    every = placed(graph, cluster, "all")
+    none, auto = again(graph, cluster, "none"), again(graph, cluster)
+    every = again(graph, cluster, "all")
     try:
-        root = placed(SecondRuns(graph).every_root(), cluster, "none")
+        root = again(SecondRuns(graph).every_root(), cluster, "none").step_ns
     except baechi.InputError:  # it would wait for itself: not every set makes a graph
-        root = {"step": None}
+        root = None
     return {
         "model": name,
         "devices": devices,
         "part": part,
-        "none": none["step"],
-        "auto": auto["step"],
-        "all": every["step"],
-        "root": root["step"],
-        "again": auto.get("again"),
-        "seconds_none": none["seconds"],
-        "seconds_auto": auto["seconds"],
-        "right": auto.get("right"),
-        "nothing": "proved" if auto["proved"] else None,
-        "gain": none["step"] / auto["step"] if none["step"] and auto["step"] else None,
+        "none": none.step_ns,
+        "auto": auto.step_ns,
+        "all": every.step_ns,
+        "root": root,
+        "again": len(auto.plan.recomputed) if auto.plan else None,
+        "seconds_none": none.seconds,
+        "seconds_auto": auto.seconds,
+        "right": not baechi.verify(auto.plan) if auto.plan else None,
+        "nothing": "proved" if auto.proved else None,
+        "gain": ratio(none, auto),
     }
 
 
@@ -167,8 +155,9 @@ def summary(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> str:
     )
 
 
-def page(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> Page:
-    """The page, from its rows."""
+def run() -> Page:
+    """The page."""
+    rows, small = curves(list(models())), optima()
     return Page(
         "recompute",
         "Recomputation: step over memory",
@@ -178,8 +167,3 @@ def page(rows: list[dict[str, Any]], small: list[dict[str, Any]]) -> Page:
         [curve_table(rows), optimality(small)],
         summary(rows, small),
     )
-
-
-def run() -> Page:
-    """The page."""
-    return page(curves(list(models())), optima())

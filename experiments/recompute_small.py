@@ -9,8 +9,8 @@ from typing import Any
 
 import baechi
 from experiments.insufficient_memory import need, with_capacity
+from experiments.outcome import Outcome, planned
 from experiments.page import Column, Table, count, percent
-from experiments.planned_again import placed
 from experiments.progress import each
 from experiments.second_runs import SecondRuns, repeatable
 
@@ -66,6 +66,11 @@ def exhaustive(graph: baechi.Graph, cluster: baechi.Cluster) -> int | None:
     return min(steps, default=None)
 
 
+def again(graph: baechi.Graph, cluster: baechi.Cluster, recompute: str = "auto") -> Outcome:
+    """Plan with second runs, or without."""
+    return planned(graph, cluster, "auto", recompute=recompute, bounds=recompute == "auto")
+
+
 def of_every_choice() -> list[dict[str, Any]]:
     """Compare `auto` with every choice on small graphs."""
     rows = []
@@ -75,7 +80,7 @@ def of_every_choice() -> list[dict[str, Any]]:
         whole = need(graph, baechi.Cluster("1x1GiB"))
         for part in SMALL_PARTS:
             cluster = with_capacity(baechi.Cluster("1x1GiB"), int(part * whole))
-            best, found = exhaustive(graph, cluster), placed(graph, cluster, "auto")["step"]
+            best, found = exhaustive(graph, cluster), again(graph, cluster).step_ns
             rows.append(
                 {
                     "shape": shape,

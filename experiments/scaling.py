@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import baechi
 from experiments.outcome import PAPER_METHODS, planned
 from experiments.page import Column, Page, Table, count, cpu_time
 from experiments.progress import each
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OPERATORS = (1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 DEVICES = (2, 4, 8, 16, 32, 64)

@@ -7,12 +7,9 @@ Gradients, clipping and optimizer updates follow what they belong to.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import baechi
+import baechi
 
 _DERIVED = re.compile(r"^(?:gradients/|clip/|optimizer/|\w+/update_)")
 

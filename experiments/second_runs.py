@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import baechi
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
 
 AGAIN = "@again"
 

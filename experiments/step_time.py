@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from experiments.outcome import PAPER_METHODS, Outcome, planned, ratio, replayed
 from experiments.page import Column, Page, Table, milliseconds, percent
 from experiments.progress import each
-from experiments.workloads import CURRENT, PAPER
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.workloads import Workload
+from experiments.workloads import CURRENT, PAPER, Workload
 
 METHODS = (*PAPER_METHODS, "auto")
 

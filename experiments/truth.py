@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent, times
 from experiments.placed_step import Machine, measured_costs, placed_model, taken
 from experiments.progress import each
-from experiments.torch_workloads import MEDIUM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from experiments.torch_workloads import TorchWorkload
+from experiments.torch_workloads import MEDIUM, TorchWorkload
 
 # A kernel starts in 20 us and then moves 10 GB/s; a device sends one tensor at a time, and receives
 # one.

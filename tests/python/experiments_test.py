@@ -22,7 +22,6 @@ from experiments import (
     peers,
     pipelines,
     placement_time,
-    planned_again,
     policy_gradient,
     progress,
     ranks,
@@ -567,11 +566,12 @@ def test_on_a_small_chain_auto_is_as_good_as_every_choice() -> None:
     whole = insufficient_memory.need(graph, baechi.Cluster("1x1GiB"))
     cluster = insufficient_memory.with_capacity(baechi.Cluster("1x1GiB"), int(0.65 * whole))
     best = recompute_small.exhaustive(graph, cluster)
-    found = planned_again.placed(graph, cluster, "auto")
+    found = recompute_small.again(graph, cluster)
     assert best is not None
-    assert found["step"] == best
-    assert found["right"]
-    assert found["again"] > 0
+    assert found.step_ns == best
+    assert found.plan is not None
+    assert not baechi.verify(found.plan)
+    assert found.plan.recomputed
     row = recompute.point("small", graph, whole, 1, 0.65)
     assert row["auto"] == best
     assert row["none"] is None
