@@ -19,6 +19,7 @@
 #include "property/effort.h"
 #include "unit/graphs.h"
 #include "unit/place/random_instances.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -59,11 +60,8 @@ std::vector<Case> cases() {
     result.push_back({name, std::move(graph), std::move(cluster)});
   };
   const auto uniform = [](CommunicationMode mode) {
-    return Cluster(uniform_cluster({.count = 4,
-                                    .capacity = gibibytes(2),
-                                    .latency = microseconds(134),
-                                    .bandwidth = Bandwidth(5'700'000'000),
-                                    .communication = mode}));
+    return testing::equal_devices(4, gibibytes(2), microseconds(134), Bandwidth(5'700'000'000),
+                                  mode);
   };
   add("gnmt", generate_graph("gnmt", {.batch = 16, .length = 2, .layers = 2}),
       uniform(CommunicationMode::kSequential));

@@ -87,8 +87,7 @@ OpGraph random_hub(std::uint64_t seed, const HubShape& shape) {
 
 OpId add_op(OpGraphBuilder& builder, const std::string& name, std::int64_t time, std::int64_t bytes,
             const std::string& group = "") {
-  const OpId op = builder.add_operator({.name = name});
-  builder.set_time(op, "gpu", Time(time));
+  const OpId op = testing::timed(builder, {.name = name}, Time(time));
   builder.add_output(op, Bytes(bytes));
   if (!group.empty()) builder.add_to_group(op, group);
   return op;

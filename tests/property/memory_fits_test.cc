@@ -17,6 +17,7 @@
 #include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -30,11 +31,9 @@ Cluster tight_cluster(const OpGraph& graph, std::uint64_t seed) {
   Bytes total;
   for (const OpId op : graph.ops()) total += graph[op].permanent + graph.output_bytes(op);
   const std::size_t count = 2 + random.below(2);
-  ClusterSpec spec =
-      uniform_cluster({.count = count,
-                       .capacity = Bytes(1),
-                       .latency = Time(random.between(0, 5)),
-                       .communication = static_cast<CommunicationMode>(random.below(3))});
+  ClusterSpec spec = testing::equal_devices(count, Bytes(1), Time(random.between(0, 5)), {},
+                                            static_cast<CommunicationMode>(random.below(3)))
+                         .spec();
   const Bytes share(total.count() / static_cast<std::int64_t>(count));
   for (Device& device : spec.devices)
     device.capacity = Bytes(random.between(std::max<std::int64_t>(1, share.count() * 7 / 10),
@@ -118,11 +117,8 @@ TEST_CASE("memory: auto returns plans that fit on 300 instances with operators t
 Cluster tight_for_weights(const OpGraph& graph, std::int64_t percent) {
   Bytes weights;
   for (const OpId op : graph.ops()) weights += graph[op].permanent;
-  return Cluster(uniform_cluster({.count = 3,
-                                  .capacity = Bytes(weights.count() * percent / 300),
-                                  .latency = microseconds(25),
-                                  .bandwidth = Bandwidth(12'000'000'000),
-                                  .communication = CommunicationMode::kSequential}));
+  return testing::equal_devices(3, Bytes(weights.count() * percent / 300), microseconds(25),
+                                Bandwidth(12'000'000'000), CommunicationMode::kSequential);
 }
 
 bool places(const CostModel& costs, std::string_view method) {

@@ -14,6 +14,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "property/effort.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -253,9 +254,7 @@ Optimized run_pass(const CostModel& costs, std::uint64_t which) {
 
 // Sending takes so long that no limit on a meta-operator's size gets in the way, or so short that
 // it does.
-Cluster cluster_of(Time latency) {
-  return Cluster(uniform_cluster({.count = 2, .capacity = Bytes(100'000), .latency = latency}));
-}
+Cluster cluster_of(Time latency) { return testing::equal_devices(2, Bytes(100'000), latency); }
 
 TEST_CASE("optimize: no pass makes a cycle on 100,000 graphs") {
   const std::uint64_t graphs = testing::effort(100'000);

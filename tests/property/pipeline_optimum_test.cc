@@ -13,6 +13,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "property/effort.h"
 #include "unit/place/pipeline_graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -140,10 +141,10 @@ Instance random_instance(std::uint64_t seed) {
   std::vector<std::int64_t> times;
   for (std::size_t i = 0; i < layers; ++i)
     times.push_back(1 + static_cast<std::int64_t>(random.below(20)));
-  ClusterSpec spec = uniform_cluster({.count = 2,
-                                      .capacity = Bytes(1'000'000),
-                                      .latency = Time(static_cast<std::int64_t>(random.below(6))),
-                                      .communication = CommunicationMode::kParallel});
+  ClusterSpec spec =
+      testing::equal_devices(2, Bytes(1'000'000), Time(static_cast<std::int64_t>(random.below(6))),
+                             {}, CommunicationMode::kParallel)
+          .spec();
   if (random.below(2) == 0) spec.devices[random.below(2)].speed = Speed(500'000);
   return {testing::training({.forward = times, .split = split, .colocated = true}),
           Cluster(std::move(spec)), static_cast<std::uint32_t>(2 + random.below(2))};

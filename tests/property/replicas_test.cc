@@ -23,6 +23,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "property/effort.h"
+#include "unit/graphs.h"
 
 namespace baechi {
 namespace {
@@ -43,8 +44,7 @@ OpGraph random_layers(Random& random) {
                        OperatorSpec spec) {
     const std::string full = name + std::to_string(layer);
     spec.name = full;
-    const OpId op = builder.add_operator(spec);
-    builder.set_time(op, "gpu", Time(time));
+    const OpId op = testing::timed(builder, spec, Time(time));
     builder.add_to_group(op, "layer" + std::to_string(layer));
     return op;
   };

@@ -217,8 +217,7 @@ OpGraph with_an_idle_operator(const OpGraph& graph, std::uint64_t seed) {
   OpGraphBuilder builder(graph.name());
   builder.set_memory_mode(graph.memory_mode());
   std::vector<TensorId> tensors(graph.num_tensors(), TensorId(0));
-  const OpId first = builder.add_operator({.name = "idle"});
-  builder.set_time(first, kAnyKind, Time(0));
+  const OpId first = testing::timed(builder, {.name = "idle"}, Time(0), kAnyKind);
   const auto moved = [](OpId op) { return OpId(op.index() + 1); };
   for (const OpId op : graph.ops()) {
     const Operator& old = graph[op];

@@ -25,6 +25,7 @@
 #include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
+#include "unit/plan/one_size.h"
 #include "unit/simulate/random_placement.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -99,9 +100,7 @@ OpGraph training_with_variables(std::uint64_t seed, int layers) {
   const auto drawn = [&](std::int64_t most) { return random.between(1, most); };
   const auto add = [&](const std::string& name, std::int64_t time, OperatorSpec spec) {
     spec.name = name;
-    const OpId op = builder.add_operator(spec);
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return timed(builder, spec, Time(time));
   };
   const auto variable = [&](const std::string& name, std::int64_t bytes) {
     const OpId op = builder.add_operator({.name = name, .variable = true});
@@ -152,9 +151,7 @@ void check_plan_of(std::uint64_t seed, std::uint32_t micro_batches, Recompute re
   StepRequest request{.search = {.budget = 0.005}};
   request.micro_batches = {micro_batches};
   request.recompute = recompute;
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
-  const StepPlan made = make_step_plan(std::move(sizes), cluster, request);
+  const StepPlan made = step_plan_of(graph, cluster, request);
   const Plan* plan = std::get_if<Plan>(&made.result);
   if (plan == nullptr) return;
   ++planned;

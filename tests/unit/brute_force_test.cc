@@ -5,6 +5,7 @@
 
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -25,10 +26,9 @@ TEST_CASE("oracle: figure 1 takes 8 time units, and 9 when a device holds only 4
 TEST_CASE("oracle: one queue per device serves transfers one after the other") {
   // src and its two consumers, each pinned to a device of its own.
   OpGraphBuilder builder;
-  const OpId src = builder.add_operator({.name = "src", .pin = "gpu:0"});
-  const OpId left = builder.add_operator({.name = "left", .pin = "gpu:1"});
-  const OpId right = builder.add_operator({.name = "right", .pin = "gpu:2"});
-  for (const OpId op : {src, left, right}) builder.set_time(op, "gpu", Time(10));
+  const OpId src = testing::timed(builder, {.name = "src", .pin = "gpu:0"}, Time(10));
+  const OpId left = testing::timed(builder, {.name = "left", .pin = "gpu:1"}, Time(10));
+  const OpId right = testing::timed(builder, {.name = "right", .pin = "gpu:2"}, Time(10));
   const TensorId tensor = builder.add_output(src, Bytes(1));
   builder.connect(tensor, left);
   builder.connect(tensor, right);
@@ -49,7 +49,7 @@ TEST_CASE("oracle: memory decides between two devices and one") {
   // a -> b -> c with tensors of 4 bytes: one device holds two tensors while b runs.
   const OpGraph graph = testing::chain({Time(5), Time(5), Time(5)}, Bytes(4), Bytes(2));
   const auto cluster = [](Bytes capacity, std::size_t count = 2) {
-    return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = Time(3)}));
+    return testing::equal_devices(count, capacity, Time(3));
   };
   CHECK(optimal_makespan(graph, cluster(Bytes(14)))->makespan == Time(15));
   CHECK(optimal_makespan(graph, cluster(Bytes(13)))->makespan == Time(18));

@@ -3,13 +3,14 @@
 
 #include <utility>
 
+#include "unit/graphs.h"
+
 namespace baechi::testing {
 
 GraphSketch& GraphSketch::op(std::string_view name, std::int64_t time, std::int64_t temporary,
                              std::int64_t permanent) {
-  const OpId op = builder_.add_operator(
-      {.name = name, .permanent = Bytes(permanent), .temporary = Bytes(temporary)});
-  builder_.set_time(op, "gpu", Time(time));
+  timed(builder_, {.name = name, .permanent = Bytes(permanent), .temporary = Bytes(temporary)},
+        Time(time));
   return *this;
 }
 
@@ -26,6 +27,26 @@ GraphSketch& GraphSketch::control(std::string_view from, std::string_view to) {
 
 GraphSketch& GraphSketch::backward(std::string_view op) {
   builder_.set_backward(at(op));
+  return *this;
+}
+
+GraphSketch& GraphSketch::ops(std::initializer_list<Op> all) {
+  for (const Op& o : all) op(o.name, o.time, o.temporary, o.permanent);
+  return *this;
+}
+
+GraphSketch& GraphSketch::tensors(std::initializer_list<Tensor> all) {
+  for (const Tensor& t : all) tensor(t.producer, t.bytes, t.consumers);
+  return *this;
+}
+
+GraphSketch& GraphSketch::controls(std::initializer_list<Control> all) {
+  for (const Control& edge : all) control(edge.from, edge.to);
+  return *this;
+}
+
+GraphSketch& GraphSketch::backwards(Names all) {
+  for (const char* name : all) backward(name);
   return *this;
 }
 

@@ -17,10 +17,22 @@ namespace baechi::testing {
 
 // Operators get ids in the order of op(), so hand-worked ties are as written. All run on kind
 // "gpu".
-//   GraphSketch().op("a", 3).op("b", 2).tensor("a", 4, {"b"}).build()
+//   GraphSketch().ops({{"a", 3}, {"b", 2}}).tensor("a", 4, {"b"}).build()
 class GraphSketch {
  public:
   using Names = std::initializer_list<const char*>;
+  struct Op {
+    const char* name;
+    std::int64_t time, temporary = 0, permanent = 0;
+  };
+  struct Tensor {
+    const char* producer;
+    std::int64_t bytes;
+    Names consumers;
+  };
+  struct Control {
+    const char *from, *to;
+  };
 
   GraphSketch& op(std::string_view name, std::int64_t time, std::int64_t temporary = 0,
                   std::int64_t permanent = 0);
@@ -28,6 +40,11 @@ class GraphSketch {
   GraphSketch& tensor(std::string_view producer, std::int64_t bytes, Names consumers);
   GraphSketch& control(std::string_view from, std::string_view to);
   GraphSketch& backward(std::string_view op);
+  // One after the other.
+  GraphSketch& ops(std::initializer_list<Op> all);
+  GraphSketch& tensors(std::initializer_list<Tensor> all);
+  GraphSketch& controls(std::initializer_list<Control> all);
+  GraphSketch& backwards(Names all);
   GraphSketch& memory_mode(MemoryMode mode);
   OpGraph build();
 

@@ -3,15 +3,20 @@
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
+
+OpId timed(OpGraphBuilder& builder, const OperatorSpec& spec, Time time, std::string_view kind) {
+  const OpId op = builder.add_operator(spec);
+  builder.set_time(op, kind, time);
+  return op;
+}
 
 OpGraph figure_1() {
   OpGraphBuilder builder("figure 1");
   const auto add = [&](const char* name, std::int64_t time, std::int64_t memory) {
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(memory)});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return timed(builder, {.name = name, .permanent = Bytes(memory)}, Time(time));
   };
   const OpId a = add("a", 1, 1), b = add("b", 3, 2), c = add("c", 3, 2);
   const OpId d = add("d", 1, 1), e = add("e", 3, 1), f = add("f", 1, 1);
@@ -27,11 +32,7 @@ OpGraph figure_1() {
 
 OpGraph figure_5() {
   OpGraphBuilder builder("figure 5");
-  const auto add = [&](const char* name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(1));
-    return op;
-  };
+  const auto add = [&](const char* name) { return timed(builder, {.name = name}, Time(1)); };
   const OpId a = add("a"), b = add("b"), c = add("c");
   builder.connect(builder.add_output(a, Bytes(1)), c);
   builder.connect(builder.add_output(b, Bytes(1)), c);
@@ -39,10 +40,7 @@ OpGraph figure_5() {
 }
 
 Cluster unit_latency_cluster(std::size_t count, Bytes capacity) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = capacity,
-                                  .latency = Time(1),
-                                  .communication = CommunicationMode::kParallel}));
+  return equal_devices(count, capacity, Time(1), {}, CommunicationMode::kParallel);
 }
 
 OpGraph chain(const std::vector<Time>& times, Bytes bytes, Bytes permanent) {
@@ -50,8 +48,7 @@ OpGraph chain(const std::vector<Time>& times, Bytes bytes, Bytes permanent) {
   std::optional<TensorId> previous;
   for (std::size_t i = 0; i < times.size(); ++i) {
     const std::string name(1, static_cast<char>('a' + i));
-    const OpId op = builder.add_operator({.name = name, .permanent = permanent});
-    builder.set_time(op, "gpu", times[i]);
+    const OpId op = timed(builder, {.name = name, .permanent = permanent}, times[i]);
     if (previous.has_value()) builder.connect(*previous, op);
     previous = builder.add_output(op, bytes);
   }
@@ -60,18 +57,15 @@ OpGraph chain(const std::vector<Time>& times, Bytes bytes, Bytes permanent) {
 
 OpGraph fork_join(std::size_t width, Time time, Bytes bytes) {
   OpGraphBuilder builder("fork-join");
-  const OpId source = builder.add_operator({.name = "src"});
-  builder.set_time(source, "gpu", time);
+  const OpId source = timed(builder, {.name = "src"}, time);
   const TensorId shared = builder.add_output(source, bytes);
   std::vector<TensorId> outputs;
   for (std::size_t i = 0; i < width; ++i) {
-    const OpId op = builder.add_operator({.name = "m" + std::to_string(i)});
-    builder.set_time(op, "gpu", time);
+    const OpId op = timed(builder, {.name = "m" + std::to_string(i)}, time);
     builder.connect(shared, op);
     outputs.push_back(builder.add_output(op, bytes));
   }
-  const OpId sink = builder.add_operator({.name = "sink"});
-  builder.set_time(sink, "gpu", time);
+  const OpId sink = timed(builder, {.name = "sink"}, time);
   for (const TensorId output : outputs) builder.connect(output, sink);
   return std::move(builder).build();
 }

@@ -4,13 +4,19 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "baechi/base/units.h"
 #include "baechi/cluster/cluster.h"
 #include "baechi/graph/op_graph.h"
+#include "baechi/graph/op_graph_builder.h"
 
 namespace baechi::testing {
+
+// Adds an operator that takes this time on devices of this kind.
+OpId timed(OpGraphBuilder& builder, const OperatorSpec& spec, Time time,
+           std::string_view kind = "gpu");
 
 // The example of Paper Figure 1: a graph of ours, made to the numbers of its caption. Times and
 // permanent memory; tensors of zero bytes.

@@ -5,6 +5,7 @@
 
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -70,7 +71,7 @@ TEST_CASE("facts: kinds, groups, passes, pins and control edges are told apart")
   CHECK(facts.largest_need == Bytes(33));
   CHECK(facts.total_memory() == Bytes(37));
 
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(99), .latency = Time(8)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(99), Time(8));
   const ClusterFacts on = cluster_facts(CostModel(graph, cluster));
   CHECK(on.num_unplaceable_ops == 1);
   CHECK_FALSE(on.fits_one_device);

@@ -21,10 +21,8 @@ using testing::unit_latency_cluster;
 TEST_CASE("least step: what shares a device, between the longest paths to and from it") {
   OpGraphBuilder builder("layers");
   const auto add = [&](const char* name, int time, bool per_step = false) {
-    const OpId op =
-        builder.add_operator({.name = name, .backward = per_step, .per_step = per_step});
-    builder.set_time(op, kAnyKind, Time(time));
-    return op;
+    return testing::timed(builder, {.name = name, .backward = per_step, .per_step = per_step},
+                          Time(time), kAnyKind);
   };
   const OpId before = add("before", 2), wide = add("wide", 5), again = add("again", 4),
              update = add("update", 3, true);

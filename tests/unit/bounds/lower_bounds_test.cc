@@ -11,6 +11,7 @@
 #include "baechi/bounds/one_machine.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -23,10 +24,8 @@ std::optional<std::int64_t> bound(const OpGraph& graph, const Cluster& cluster,
 }
 
 Cluster cluster_of(std::size_t count, std::int64_t latency, std::int64_t capacity = 1000) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = Bytes(capacity),
-                                  .latency = Time(latency),
-                                  .communication = CommunicationMode::kParallel}));
+  return testing::equal_devices(count, Bytes(capacity), Time(latency), {},
+                                CommunicationMode::kParallel);
 }
 
 TEST_CASE("bounds: figure 1 has its longest path, and its work shared by two") {
@@ -46,10 +45,8 @@ TEST_CASE("bounds: star weighs sending an input against computing it in the same
 
 TEST_CASE("bounds: as many operators as devices are a window as well") {
   OpGraphBuilder builder;
-  for (const std::int64_t time : {10, 20}) {
-    const OpId op = builder.add_operator({.name = "op" + std::to_string(time)});
-    builder.set_time(op, "gpu", Time(time));
-  }
+  for (const std::int64_t time : {10, 20})
+    testing::timed(builder, {.name = "op" + std::to_string(time)}, Time(time));
   CHECK(bound(std::move(builder).build(), cluster_of(2, 1), "window") == 15);
 }
 
@@ -57,8 +54,7 @@ TEST_CASE("bounds: as many operators as devices are a window as well") {
 TEST_CASE("bounds: what comes behind a window counts on unequal devices, too") {
   OpGraphBuilder builder;
   const auto add = [&](const std::string& name, std::int64_t gpu, std::int64_t cpu) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(gpu));
+    const OpId op = testing::timed(builder, {.name = name}, Time(gpu));
     builder.set_time(op, "cpu", Time(cpu));
     return op;
   };
@@ -72,11 +68,10 @@ TEST_CASE("bounds: what comes behind a window counts on unequal devices, too") {
 // Only the first tensor is sent: all that takes time on the one device takes none on the other.
 TEST_CASE("bounds: where nothing need take time, no device waits beside its work") {
   OpGraphBuilder builder;
-  const OpId begin = builder.add_operator({.name = "begin"});
-  const OpId middle = builder.add_operator({.name = "middle"});
-  const OpId end = builder.add_operator({.name = "end"});
+  const OpId begin = testing::timed(builder, {.name = "begin"}, Time(0), "cpu");
+  const OpId middle = testing::timed(builder, {.name = "middle"}, Time(0), "cpu");
+  const OpId end = testing::timed(builder, {.name = "end"}, Time(0), "cpu");
   const OpId other = builder.add_operator({.name = "other"});
-  for (const OpId op : {begin, middle, end}) builder.set_time(op, "cpu", Time(0));
   builder.set_time(middle, "gpu", Time(5));
   builder.set_time(other, "gpu", Time(0));
   const TensorId sent = builder.add_output(begin, Bytes(0));
@@ -96,8 +91,7 @@ TEST_CASE("bounds: where nothing need take time, no device waits beside its work
 TEST_CASE("bounds: unequal devices share the work by their speeds") {
   OpGraphBuilder builder;
   for (int i = 0; i < 4; ++i) {
-    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
-    builder.set_time(op, "gpu", Time(30));
+    const OpId op = testing::timed(builder, {.name = "op" + std::to_string(i)}, Time(30));
     if (i < 2) builder.set_time(op, "cpu", Time(60));
   }
   const OpGraph graph = std::move(builder).build();
@@ -114,11 +108,9 @@ TEST_CASE("bounds: unequal devices share the work by their speeds") {
 
 TEST_CASE("bounds: a fast device without room for the weights leaves work to the slow one") {
   OpGraphBuilder builder;
-  for (int i = 0; i < 10; ++i) {
-    const OpId op =
-        builder.add_operator({.name = "op" + std::to_string(i), .permanent = Bytes(10)});
-    builder.set_time(op, "*", Time(10));
-  }
+  for (int i = 0; i < 10; ++i)
+    testing::timed(builder, {.name = "op" + std::to_string(i), .permanent = Bytes(10)}, Time(10),
+                   "*");
   const OpGraph graph = std::move(builder).build();
   ClusterSpec spec = cluster_of(2, 0).spec();
   spec.devices[1].speed = Speed(100'000);
@@ -131,8 +123,7 @@ TEST_CASE("bounds: a fast device without room for the weights leaves work to the
 TEST_CASE("bounds: a colocation group runs on one device, one operator after the other") {
   OpGraphBuilder builder;
   for (int i = 0; i < 4; ++i) {
-    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
-    builder.set_time(op, "gpu", Time(10));
+    const OpId op = testing::timed(builder, {.name = "op" + std::to_string(i)}, Time(10));
     if (i < 3) builder.add_to_group(op, "g");
   }
   const OpGraph graph = std::move(builder).build();
@@ -182,8 +173,7 @@ TEST_CASE("bounds: two tensors between two devices queue up unless transfers are
 
 TEST_CASE("bounds: there are none when an operator has no device that can run or hold it") {
   OpGraphBuilder builder;
-  const OpId op = builder.add_operator({.name = "op", .permanent = Bytes(11)});
-  builder.set_time(op, "gpu", Time(5));
+  testing::timed(builder, {.name = "op", .permanent = Bytes(11)}, Time(5));
   const OpGraph graph = std::move(builder).build();
   const Cluster enough = cluster_of(2, 0, 11), short_by_one = cluster_of(2, 0, 10);
   CHECK(lower_bounds(CostModel(graph, enough)).front().value == Time(5));

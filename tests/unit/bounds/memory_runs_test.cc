@@ -30,8 +30,7 @@ OpGraph two_diamonds(Bytes temporary = Bytes(0)) {
   OpGraphBuilder builder("two diamonds");
   const auto add = [&](const std::string& name, std::int64_t bytes) {
     const OpId op =
-        builder.add_operator({.name = name, .permanent = Bytes(40), .temporary = temporary});
-    builder.set_time(op, "gpu", Time(10));
+        timed(builder, {.name = name, .permanent = Bytes(40), .temporary = temporary}, Time(10));
     builder.add_output(op, Bytes(bytes));
     return op;
   };
@@ -71,8 +70,7 @@ TEST_CASE("memory runs: what leaves a device and comes back crosses twice, else 
   OpGraphBuilder builder("skip");
   std::vector<OpId> ops;
   for (const char* const name : {"a", "b", "c", "d"}) {
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(400)});
-    builder.set_time(op, "gpu", Time(10));
+    const OpId op = timed(builder, {.name = name, .permanent = Bytes(400)}, Time(10));
     builder.add_output(op, Bytes(3));
     if (!ops.empty()) builder.connect(*builder.output(ops.back(), 0), op);
     ops.push_back(op);

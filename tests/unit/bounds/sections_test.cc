@@ -49,8 +49,7 @@ class Sketch {
  public:
   OpId add(const std::string& name, std::int64_t time, std::int64_t bytes = 0,
            const std::string& group = "") {
-    const OpId op = builder_.add_operator({.name = name});
-    builder_.set_time(op, "gpu", Time(time));
+    const OpId op = timed(builder_, {.name = name}, Time(time));
     if (!group.empty()) builder_.add_to_group(op, group);
     builder_.add_output(op, Bytes(bytes));
     return op;

@@ -5,6 +5,7 @@
 
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -24,8 +25,7 @@ TEST_CASE("theorems: with all devices sufficient the published ratios come out")
 TEST_CASE("theorems: rho compares the longest transfer with the shortest operator") {
   const auto rho_of = [](std::int64_t shortest, std::int64_t latency) {
     const OpGraph graph = testing::chain({Time(10), Time(shortest), Time(10)}, Bytes(1));
-    const Cluster cluster(
-        uniform_cluster({.count = 2, .capacity = Bytes(99), .latency = Time(latency)}));
+    const Cluster cluster = testing::equal_devices(2, Bytes(99), Time(latency));
     const CostModel costs(graph, cluster);
     CHECK(sct_assumption_holds(costs) == (latency <= shortest));
     return rho(costs);
@@ -39,7 +39,7 @@ TEST_CASE("theorems: rho compares the longest transfer with the shortest operato
 
 TEST_CASE("theorems: an operator's rho counts its fastest device, a tensor's its fastest link") {
   const OpGraph graph = testing::chain({Time(10), Time(10)}, Bytes(1));
-  ClusterSpec spec = uniform_cluster({.count = 3, .capacity = Bytes(99), .latency = Time(9)});
+  ClusterSpec spec = testing::equal_devices(3, Bytes(99), Time(9)).spec();
   spec.devices[1].speed = Speed(2'000'000);
   LinkRule quick;
   quick.scope = LinkScope::kPair;
@@ -53,10 +53,7 @@ TEST_CASE("theorems: an operator's rho counts its fastest device, a tensor's its
 
 TEST_CASE("theorems: the most communication on a chain counts every edge of it") {
   const OpGraph graph = testing::chain({Time(1), Time(1), Time(1), Time(1)}, Bytes(10));
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(99),
-                                         .latency = Time(3),
-                                         .bandwidth = Bandwidth(2'000'000'000)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(99), Time(3), Bandwidth(2'000'000'000));
   CHECK(longest_chain_communication(CostModel(graph, cluster)) == Time(24));  // 3 x (3 + 5)
 }
 
@@ -64,8 +61,7 @@ TEST_CASE("theorems: memory narrows the cluster to the devices that cannot run s
   // Four operators of 10 bytes each.
   const OpGraph graph = testing::chain({Time(1), Time(1), Time(1), Time(1)}, Bytes(0), Bytes(10));
   const auto sufficiency = [&](std::int64_t capacity) {
-    const Cluster cluster(
-        uniform_cluster({.count = 4, .capacity = Bytes(capacity), .latency = Time(1)}));
+    const Cluster cluster = testing::equal_devices(4, Bytes(capacity), Time(1));
     return memory_sufficiency(CostModel(graph, cluster));
   };
   CHECK(sufficiency(40).R == 4);  // one device holds everything
@@ -78,10 +74,8 @@ TEST_CASE("theorems: memory narrows the cluster to the devices that cannot run s
 TEST_CASE(
     "theorems: the machine they speak of has equal devices, parallel transfers and no groups") {
   const OpGraph graph = testing::figure_1();
-  ClusterSpec spec = uniform_cluster({.count = 2,
-                                      .capacity = Bytes(9),
-                                      .latency = Time(1),
-                                      .communication = CommunicationMode::kParallel});
+  ClusterSpec spec =
+      testing::equal_devices(2, Bytes(9), Time(1), {}, CommunicationMode::kParallel).spec();
   const auto holds = [&] {
     const Cluster cluster(spec);
     return theorem_machine(CostModel(graph, cluster));
@@ -94,8 +88,7 @@ TEST_CASE(
   CHECK_FALSE(holds());
 
   OpGraphBuilder builder;
-  const OpId op = builder.add_operator({.name = "op"});
-  builder.set_time(op, "gpu", Time(1));
+  const OpId op = testing::timed(builder, {.name = "op"}, Time(1));
   builder.add_to_group(op, "g");
   const OpGraph grouped = std::move(builder).build();
   const Cluster cluster = testing::unit_latency_cluster(2, Bytes(9));

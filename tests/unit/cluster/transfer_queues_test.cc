@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "baechi/cluster/cluster.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -12,7 +13,7 @@ constexpr DeviceId kA(0), kB(1), kC(2);
 
 // Three devices; transfers from the first share a bus.
 Cluster three_devices(CommunicationMode mode) {
-  ClusterSpec spec = uniform_cluster({.count = 3, .capacity = Bytes(1), .latency = Time(5)});
+  ClusterSpec spec = testing::equal_devices(3, Bytes(1), Time(5)).spec();
   spec.communication = mode;
   for (const char* to : {"gpu:1", "gpu:2"}) {
     LinkRule bus;

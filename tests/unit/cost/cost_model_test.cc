@@ -6,19 +6,18 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 TEST_CASE("costs: a device takes its own kind's time, else any kind's, scaled by its speed") {
   OpGraphBuilder builder;
-  const OpId both = builder.add_operator({.name = "both"});
-  builder.set_time(both, "gpu", Time(10));
+  const OpId both = testing::timed(builder, {.name = "both"}, Time(10));
   builder.set_time(both, "*", Time(70));
-  const OpId gpu_only = builder.add_operator({.name = "gpu only", .pin = "fast"});
-  builder.set_time(gpu_only, "gpu", Time(9));
+  const OpId gpu_only = testing::timed(builder, {.name = "gpu only", .pin = "fast"}, Time(9));
   const OpGraph graph = std::move(builder).build();
-  ClusterSpec spec = uniform_cluster({.count = 3, .capacity = Bytes(1), .latency = Time(5)});
+  ClusterSpec spec = testing::equal_devices(3, Bytes(1), Time(5)).spec();
   spec.devices[0].name = "fast";
   spec.devices[1].speed = Speed(600'000);
   spec.devices[2].kind = "cpu";

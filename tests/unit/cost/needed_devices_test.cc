@@ -13,6 +13,7 @@
 #include "baechi/verify/check_plan.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -20,10 +21,7 @@ namespace {
 using testing::GraphSketch;
 
 ClusterSpec many(std::size_t count) {
-  return uniform_cluster({.count = count,
-                          .capacity = Bytes(1'000),
-                          .latency = Time(5),
-                          .bandwidth = Bandwidth(1'000'000'000)});
+  return testing::equal_devices(count, Bytes(1'000), Time(5), Bandwidth(1'000'000'000)).spec();
 }
 
 std::vector<std::string> kept_names(const OpGraph& graph, const ClusterSpec& spec) {
@@ -115,8 +113,7 @@ TEST_CASE("needed devices: what tells devices apart ends a run") {
 
 TEST_CASE("needed devices: a device with a pin stays, whatever it is equal to") {
   OpGraphBuilder builder;
-  const OpId op = builder.add_operator({.name = "a", .pin = "gpu:40"});
-  builder.set_time(op, "gpu", Time(1));
+  testing::timed(builder, {.name = "a", .pin = "gpu:40"}, Time(1));
   const OpGraph graph = std::move(builder).build();
   const std::vector<std::string> kept = kept_names(graph, many(60));
   CHECK(kept.size() == 33);

@@ -7,17 +7,13 @@
 
 #include "baechi/base/error.h"
 #include "unit/generate/graph_sums.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
 
 std::string error_of(std::string_view name, const GenerateRequest& request) {
-  try {
-    generate_graph(name, request);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::refusal_of([&] { generate_graph(name, request); });
 }
 
 TEST_CASE("generate: unknown graphs and options that a graph does not have are named") {

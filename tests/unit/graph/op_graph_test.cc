@@ -9,6 +9,7 @@
 #include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graphs.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
@@ -17,18 +18,11 @@ using testing::random_dag;
 using testing::RandomDag;
 
 std::string error_of(OpGraphBuilder&& builder) {
-  try {
-    std::move(builder).build();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::refusal_of([&] { std::move(builder).build(); });
 }
 
 OpId add(OpGraphBuilder& builder, std::string_view name) {
-  const OpId op = builder.add_operator({.name = name});
-  builder.set_time(op, "gpu", Time(1));
-  return op;
+  return testing::timed(builder, {.name = name}, Time(1));
 }
 
 TEST_CASE("graph: children that read one output share a tensor, ports stay in order") {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/graph/write_graph.h"
@@ -18,6 +17,8 @@
 #include "baechi/verify/check_schedule.h"
 #include "unit/graph/training_sketches.h"
 #include "unit/graph_sketch.h"
+#include "unit/graphs.h"
+#include "unit/refusal.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -30,12 +31,7 @@ Recomputation again(const OpGraph& graph, const char* op, const char* after = nu
 }
 
 std::string refusal(const OpGraph& graph, const std::vector<Recomputation>& list) {
-  try {
-    recomputing(graph, list);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return refusal_of([&] { recomputing(graph, list); });
 }
 
 Trace replay(const OpGraph& graph, const Cluster& cluster, const DeviceLists& lists) {
@@ -89,20 +85,13 @@ TEST_CASE("recomputation: a region reads its own second runs") {
 
 //   x --1--> f --4--> g        a second output of f, 7, is for b alone
 TEST_CASE("recomputation: what one of the runs makes for nobody is temporary memory of it") {
-  const OpGraph graph = GraphSketch()
-                            .op("x", 0)
-                            .op("f", 2, 1)
-                            .op("g", 1)
-                            .op("b", 3)
-                            .op("c", 1)
-                            .backward("b")
-                            .backward("c")
-                            .tensor("x", 1, {"f"})
-                            .tensor("f", 4, {"g"})
-                            .tensor("f", 7, {"b"})
-                            .tensor("g", 1, {"c"})
-                            .tensor("c", 1, {"b"})
-                            .build();
+  const OpGraph graph =
+      GraphSketch()
+          .ops({{"x", 0}, {"f", 2, 1}, {"g", 1}, {"b", 3}, {"c", 1}})
+          .backwards({"b", "c"})
+          .tensors(
+              {{"x", 1, {"f"}}, {"f", 4, {"g"}}, {"f", 7, {"b"}}, {"g", 1, {"c"}}, {"c", 1, {"b"}}})
+          .build();
   const std::vector<Recomputation> list{again(graph, "f", "c")};
   const OpGraph step = recomputing(graph, list);
   const Operator &first = step[op_named(step, "f")], &second = step[op_named(step, "f@again")];
@@ -129,12 +118,11 @@ TEST_CASE("recomputation: what cannot run again is refused, with the reason") {
   CHECK(refusal(graph, {again(graph, "f0", "b1")}).find("cycle") != std::string::npos);
 
   OpGraphBuilder marked("marked");
-  const OpId x = marked.add_operator({.name = "x"});
-  const OpId f = marked.add_operator({.name = "f", .recompute = false});
-  const OpId once = marked.add_operator({.name = "once", .per_step = true});
-  const OpId unread = marked.add_operator({.name = "unread"});
-  const OpId b = marked.add_operator({.name = "b", .forward = f});
-  for (const OpId op : {x, f, once, unread, b}) marked.set_time(op, "gpu", Time(1));
+  const OpId x = timed(marked, {.name = "x"}, Time(1));
+  const OpId f = timed(marked, {.name = "f", .recompute = false}, Time(1));
+  const OpId once = timed(marked, {.name = "once", .per_step = true}, Time(1));
+  const OpId unread = timed(marked, {.name = "unread"}, Time(1));
+  const OpId b = timed(marked, {.name = "b", .forward = f}, Time(1));
   const TensorId input = marked.add_output(x, Bytes(1)), weight = marked.add_output(once, Bytes(1));
   for (const OpId op : {f, unread}) marked.connect(input, op);
   marked.connect(weight, f);
@@ -160,13 +148,8 @@ TEST_CASE("recomputation: the verifier finds a reader of the wrong run and memor
   const auto faults = [&](const char* reader_of_first, std::int64_t held,
                           std::int64_t first_held = 10) {
     GraphSketch sketch;
-    sketch.op("x", 0)
-        .op("f0", 2, 10 - first_held)
-        .op("f1", 3)
-        .op("f2", 4)
-        .op("b2", 5)
-        .op("b1", 6)
-        .op("b0", 7);
+    sketch.op("x", 0).ops(
+        {{"f0", 2, 10 - first_held}, {"f1", 3}, {"f2", 4}, {"b2", 5}, {"b1", 6}, {"b0", 7}});
     sketch.op("f0@again", 2);
     for (const char* op : {"b2", "b1", "b0", "f0@again"}) sketch.backward(op);
     sketch.tensor("x", 1, {"f0", "b0", "f0@again"});
@@ -239,8 +222,7 @@ TEST_CASE("recomputation: the verifier finds what left its colocation group") {
   OpGraphBuilder builder("grouped");
   std::vector<OpId> ops;
   for (const char* name : {"x", "f", "g", "b"}) {
-    ops.push_back(builder.add_operator({.name = name, .backward = *name == 'b'}));
-    builder.set_time(ops.back(), "gpu", Time(1));
+    ops.push_back(timed(builder, {.name = name, .backward = *name == 'b'}, Time(1)));
   }
   for (const OpId op : {ops[0], ops[2], ops[3]}) builder.add_to_group(op, "together");
   for (std::size_t i = 0; i + 1 < ops.size(); ++i)

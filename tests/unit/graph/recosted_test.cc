@@ -34,8 +34,8 @@ TEST_CASE("subgraph: keeps operators as they are, and the edges between them") {
   std::vector<OpId> ops;
   std::vector<TensorId> out;
   for (const char* name : {"a", "b", "c", "d"}) {
-    ops.push_back(builder.add_operator({.name = name, .permanent = Bytes(3), .per_step = true}));
-    builder.set_time(ops.back(), "gpu", Time(10));
+    ops.push_back(
+        timed(builder, {.name = name, .permanent = Bytes(3), .per_step = true}, Time(10)));
     out.push_back(builder.add_output(ops.back(), Bytes(5)));
   }
   builder.connect(out[0], ops[1]);
@@ -66,12 +66,11 @@ TEST_CASE("subgraph: keeps operators as they are, and the edges between them") {
 TEST_CASE("recosted: with another batch size, variables and what reads only them stay") {
   OpGraphBuilder builder("batched");
   builder.set_batch_size(4);
-  const OpId w = builder.add_operator({.name = "w", .permanent = Bytes(100)});
-  const OpId read = builder.add_operator({.name = "read"});
-  const OpId data = builder.add_operator({.name = "data"});
+  const OpId w = timed(builder, {.name = "w", .permanent = Bytes(100)}, Time(10));
+  const OpId read = timed(builder, {.name = "read"}, Time(10));
+  const OpId data = timed(builder, {.name = "data"}, Time(10));
   const OpId mul =
-      builder.add_operator({.name = "mul", .permanent = Bytes(7), .temporary = Bytes(5)});
-  for (const OpId op : {w, read, data, mul}) builder.set_time(op, "gpu", Time(10));
+      timed(builder, {.name = "mul", .permanent = Bytes(7), .temporary = Bytes(5)}, Time(10));
   const TensorId weights = builder.add_output(w, Bytes(50)),
                  copy = builder.add_output(read, Bytes(50)),
                  input = builder.add_output(data, Bytes(20));

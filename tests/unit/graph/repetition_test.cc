@@ -21,8 +21,7 @@ std::string name(const char* what, std::size_t layer, std::size_t expert = 0) {
 class Layered {
  public:
   OpId add(const std::string& name, std::int64_t time, bool backward = false) {
-    const OpId op = builder_.add_operator({.name = name, .backward = backward});
-    builder_.set_time(op, "gpu", Time(time));
+    const OpId op = timed(builder_, {.name = name, .backward = backward}, Time(time));
     builder_.add_output(op, Bytes(time));
     return op;
   }

@@ -38,9 +38,9 @@ OpGraph small_step() {
   const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
   builder.add_output(w, Bytes(10));
   const auto add = [&](const char* name, std::int64_t time, std::int64_t bytes, bool backward) {
-    const OpId op = builder.add_operator(
-        {.name = name, .backward = backward, .per_step = std::string(name) == "u"});
-    builder.set_time(op, "gpu", Time(time));
+    const OpId op =
+        timed(builder, {.name = name, .backward = backward, .per_step = std::string(name) == "u"},
+              Time(time));
     if (bytes > 0) builder.add_output(op, Bytes(bytes));
     return op;
   };

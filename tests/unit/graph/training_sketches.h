@@ -12,6 +12,7 @@
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "unit/graph_sketch.h"
+#include "unit/graphs.h"
 
 namespace baechi::testing {
 
@@ -22,22 +23,14 @@ namespace baechi::testing {
 // bi also reads what fi reads.
 inline OpGraph three_layers() {
   return GraphSketch()
-      .op("x", 0)
-      .op("f0", 2)
-      .op("f1", 3)
-      .op("f2", 4)
-      .op("b2", 5)
-      .op("b1", 6)
-      .op("b0", 7)
-      .backward("b2")
-      .backward("b1")
-      .backward("b0")
-      .tensor("x", 1, {"f0", "b0"})
-      .tensor("f0", 10, {"f1", "b1"})
-      .tensor("f1", 10, {"f2", "b2"})
-      .tensor("f2", 5, {"b2"})
-      .tensor("b2", 1, {"b1"})
-      .tensor("b1", 1, {"b0"})
+      .ops({{"x", 0}, {"f0", 2}, {"f1", 3}, {"f2", 4}, {"b2", 5}, {"b1", 6}, {"b0", 7}})
+      .backwards({"b2", "b1", "b0"})
+      .tensors({{"x", 1, {"f0", "b0"}},
+                {"f0", 10, {"f1", "b1"}},
+                {"f1", 10, {"f2", "b2"}},
+                {"f2", 5, {"b2"}},
+                {"b2", 1, {"b1"}},
+                {"b1", 1, {"b0"}}})
       .build();
 }
 
@@ -56,8 +49,7 @@ inline OpGraph random_training(std::uint64_t seed, std::size_t layers, bool chai
   std::vector<TensorId> made{builder.add_output(forward[0], Bytes(1))};
   std::vector<std::vector<std::size_t>> reads(layers + 1);
   for (std::size_t i = 1; i <= layers; ++i) {
-    const OpId op = builder.add_operator({.name = "f" + std::to_string(i)});
-    builder.set_time(op, "gpu", time());
+    const OpId op = timed(builder, {.name = "f" + std::to_string(i)}, time());
     reads[i].push_back(i - 1);
     if (!chain && i > 1 && random.below(2) == 0) reads[i].push_back(random.below(i - 1));
     for (const std::size_t from : reads[i]) builder.connect(made[from], op);
@@ -66,8 +58,8 @@ inline OpGraph random_training(std::uint64_t seed, std::size_t layers, bool chai
   }
   std::vector<std::vector<TensorId>> gradients(layers + 1);
   for (std::size_t i = layers; i >= 1; --i) {
-    const OpId op = builder.add_operator({.name = "b" + std::to_string(i), .forward = forward[i]});
-    builder.set_time(op, "gpu", time());
+    const OpId op =
+        timed(builder, {.name = "b" + std::to_string(i), .forward = forward[i]}, time());
     if (i == layers) builder.connect(made[i], op);
     for (const TensorId gradient : gradients[i]) builder.connect(gradient, op);
     for (const std::size_t from : reads[i]) {

@@ -28,12 +28,10 @@ namespace {
 //   w(0) --5--> f(2) --4--> b(3) --6--> u(1)
 OpGraph layer(bool marked) {
   OpGraphBuilder builder("layer");
-  const OpId w = builder.add_operator({.name = "w", .permanent = Bytes(10), .per_step = marked});
-  const OpId f = builder.add_operator({.name = "f", .temporary = Bytes(1)});
-  const OpId b = builder.add_operator({.name = "b", .forward = f});
-  const OpId u = builder.add_operator({.name = "u", .backward = true, .per_step = marked});
-  const std::int64_t times[] = {0, 2, 3, 1};
-  for (const OpId op : {w, f, b, u}) builder.set_time(op, "gpu", Time(times[op.index()]));
+  const OpId w = timed(builder, {.name = "w", .permanent = Bytes(10), .per_step = marked}, Time(0));
+  const OpId f = timed(builder, {.name = "f", .temporary = Bytes(1)}, Time(2));
+  const OpId b = timed(builder, {.name = "b", .forward = f}, Time(3));
+  const OpId u = timed(builder, {.name = "u", .backward = true, .per_step = marked}, Time(1));
   builder.connect(builder.add_output(w, Bytes(5)), f);
   builder.connect(builder.add_output(f, Bytes(4)), b);
   builder.connect(builder.add_output(b, Bytes(6)), u);
@@ -120,9 +118,8 @@ TEST_CASE("unroll: copies share a device, permanent memory and each its micro-ba
 //   f --8--> g (micro-batch), f --8--> u (step): a buffer besides the tensor that g reads
 TEST_CASE("unroll: a tensor that a micro-batch and the step read is not the buffer itself") {
   OpGraphBuilder builder;
-  const OpId f = builder.add_operator({.name = "f"}), g = builder.add_operator({.name = "g"});
-  const OpId u = builder.add_operator({.name = "u", .per_step = true});
-  for (const OpId op : {f, g, u}) builder.set_time(op, "gpu", Time(1));
+  const OpId f = timed(builder, {.name = "f"}, Time(1)), g = timed(builder, {.name = "g"}, Time(1));
+  const OpId u = timed(builder, {.name = "u", .per_step = true}, Time(1));
   const TensorId out = builder.add_output(f, Bytes(8));
   builder.connect(out, g);
   builder.connect(out, u);
@@ -135,11 +132,10 @@ TEST_CASE("unroll: a tensor that a micro-batch and the step read is not the buff
 
 TEST_CASE("unroll: names and groups never collide with those given") {
   OpGraphBuilder builder;
-  const OpId x = builder.add_operator({.name = "x"});
-  const OpId y = builder.add_operator({.name = "x@1"});
-  const OpId z = builder.add_operator({.name = "x@@0", .per_step = true});
-  const OpId s = builder.add_operator({.name = "x@sum", .per_step = true});
-  for (const OpId op : {x, y, z, s}) builder.set_time(op, "*", Time(1));
+  const OpId x = timed(builder, {.name = "x"}, Time(1), "*");
+  const OpId y = timed(builder, {.name = "x@1"}, Time(1), "*");
+  timed(builder, {.name = "x@@0", .per_step = true}, Time(1), "*");
+  const OpId s = timed(builder, {.name = "x@sum", .per_step = true}, Time(1), "*");
   builder.add_to_group(y, "x@copies");
   builder.connect(builder.add_output(x, Bytes(1)), s);
   const Unrolled step = unroll(std::move(builder).build(), 12);
@@ -173,10 +169,9 @@ TEST_CASE("unroll: marks are kept in files, and contradicting ones are refused")
   CHECK(read.marks_steps());
   CHECK(once_per_step(read) == once_per_step(graph));
   OpGraphBuilder builder;
-  const OpId f = builder.add_operator({.name = "f"});
-  const OpId n = builder.add_operator({.name = "norm", .per_step = true});
-  const OpId g = builder.add_operator({.name = "g"});
-  for (const OpId op : {f, n, g}) builder.set_time(op, "*", Time(1));
+  const OpId f = timed(builder, {.name = "f"}, Time(1), "*");
+  const OpId n = timed(builder, {.name = "norm", .per_step = true}, Time(1), "*");
+  const OpId g = timed(builder, {.name = "g"}, Time(1), "*");
   builder.add_control_edge(f, n);
   builder.add_control_edge(n, g);
   CHECK_THROWS_WITH_AS(

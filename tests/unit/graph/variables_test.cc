@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "baechi/base/error.h"
 #include "baechi/graph/recomputation.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/io/graph/read_graph.h"
@@ -20,6 +19,7 @@
 #include "baechi/verify/check_schedule.h"
 #include "baechi/verify/check_variables.h"
 #include "unit/graph_sketch.h"
+#include "unit/refusal.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -31,12 +31,7 @@ OpGraph graph_of(const std::string& operators) {
 }
 
 std::string error_of(const std::string& operators) {
-  try {
-    graph_of(operators);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return refusal_of([&] { graph_of(operators); });
 }
 
 const std::string kW = R"({"name": "w", "variable": true, "outputs": [6]},)";

@@ -7,6 +7,7 @@
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/cluster/write_cluster.h"
 #include "unit/graphs.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
@@ -118,12 +119,9 @@ TEST_CASE("cluster.json: every scope and field is read") {
 
 TEST_CASE("cluster.json: an error names file, line, column, path and reason") {
   const auto error_of = [](const std::string& fields) -> std::string {
-    try {
+    return testing::refusal_of([&] {
       parse_cluster("{\"format\": \"baechi-cluster\", \"version\": 1,\n" + fields + "}", "c.json");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return {};
+    });
   };
   CHECK(error_of(R"("devices": [])") == "c.json:1:1: $: the cluster has no devices");
   CHECK(error_of(R"("devices": [{"name": "a", "kind": "g"}])") ==

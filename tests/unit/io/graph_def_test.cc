@@ -19,6 +19,7 @@
 #include "baechi/io/text/text_file.h"
 #include "baechi/plan/planner.h"
 #include "unit/io/wire_text.h"
+#include "unit/refusal.h"
 #include "unit/test_paths.h"
 
 namespace baechi {
@@ -60,12 +61,7 @@ TensorId output(const OpGraph& graph, OpId op, std::ptrdiff_t port) {
   return graph.outputs(op).begin()[port];
 }
 std::string complaint(const std::string& bytes) {
-  try {
-    read(bytes);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no complaint";
+  return testing::refusal_of([&] { read(bytes); });
 }
 
 const std::string kStep = BAECHI_TEST_DATA_DIR "/tensorflow/cnn_step.pb";

@@ -10,6 +10,7 @@
 #include "baechi/io/graph/write_graph.h"
 #include "unit/graphs.h"
 #include "unit/io/same_graph.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
@@ -88,12 +89,7 @@ TEST_CASE("graph.json: names of every shape survive") {
 
 TEST_CASE("graph.json: an error names file, line, column, path and reason") {
   const auto error_of = [](const std::string& operators) -> std::string {
-    try {
-      parse(document(operators));
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return {};
+    return testing::refusal_of([&] { parse(document(operators)); });
   };
   CHECK(error_of(R"({"name": "a", "time": -1})") ==
         "g.json:2:37: $.operators[0].time: a time cannot be negative");
@@ -198,14 +194,13 @@ TEST_CASE("graphs: what an earlier version read is named with the way out") {
 
 TEST_CASE("graph.json: every output of an operator with many comes back to its reader") {
   OpGraphBuilder builder;
-  const OpId split = builder.add_operator({.name = "split"});
-  builder.set_time(split, "gpu", Time(1));
+  const OpId split = testing::timed(builder, {.name = "split"}, Time(1));
   std::vector<TensorId> parts;
   for (std::int64_t size = 1; size <= 6; ++size)
     parts.push_back(builder.add_output(split, Bytes(size)));
   for (const TensorId part : parts) {
-    const OpId reader = builder.add_operator({.name = "reader " + std::to_string(part.value())});
-    builder.set_time(reader, "gpu", Time(1));
+    const OpId reader =
+        testing::timed(builder, {.name = "reader " + std::to_string(part.value())}, Time(1));
     builder.connect(part, reader);
   }
   const OpGraph graph = std::move(builder).build();

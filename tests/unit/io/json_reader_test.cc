@@ -8,19 +8,17 @@
 
 #include "baechi/base/error.h"
 #include "baechi/io/json/json_writer.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
 
 std::string error_of(const std::string& text) {
-  try {
+  return testing::refusal_of([&] {
     JsonReader json(text, "f.json");
     json.skip_value();
     json.finish();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return {};
+  });
 }
 
 TEST_CASE("json: every kind of broken document has its place, path and reason") {

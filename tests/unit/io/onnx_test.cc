@@ -326,7 +326,7 @@ TEST_CASE("onnx: what cannot be read is told by node and reason") {
   const std::string whole = model(small_graph());
   for (std::size_t size = 0; size < whole.size(); ++size) {  // wherever it is cut
     CAPTURE(size);
-    CHECK(complaint(whole.substr(0, size), costs(2)) != "no complaint");
+    CHECK(complaint(whole.substr(0, size), costs(2)) != "");
   }
 }
 

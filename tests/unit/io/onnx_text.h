@@ -15,6 +15,7 @@
 
 #include "baechi/io/onnx/onnx.h"
 #include "unit/io/wire_text.h"
+#include "unit/refusal.h"
 
 namespace baechi::onnx_text {
 
@@ -73,12 +74,7 @@ inline OpGraph read(const std::string& bytes, const ModelCosts& with = costs()) 
   return parse_onnx(bytes, "m.onnx", {}, with);
 }
 inline std::string complaint(const std::string& bytes, const ModelCosts& with = costs()) {
-  try {
-    read(bytes, with);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no complaint";
+  return testing::refusal_of([&] { read(bytes, with); });
 }
 inline OpId find(const OpGraph& graph, std::string_view name) {
   const std::optional<OpId> op = graph.find(name);

@@ -6,11 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/refusal.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -81,14 +82,10 @@ TEST_CASE("plan.json: a plan of another graph is refused") {
   const std::vector<Time> two(2, Time(1)), three(3, Time(1));
   const OpGraph graph = testing::chain(two, Bytes(4));
   const OpGraph longer = testing::chain(three, Bytes(4));
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(100), Time(1));
   const auto error_of = [&](const OpGraph& planned, const OpGraph& read) -> std::string {
-    try {
-      parse_plan(plan_to_json(plan_of(planned, cluster, 1), planned), "p.json", read);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return {};
+    return testing::refusal_of(
+        [&] { parse_plan(plan_to_json(plan_of(planned, cluster, 1), planned), "p.json", read); });
   };
   CHECK(error_of(graph, graph) == "");
   CHECK(error_of(graph, longer).ends_with("the plan does not place operator 'c' of the graph"));
@@ -99,19 +96,14 @@ TEST_CASE("plan.json: a plan of another graph is refused") {
 
 TEST_CASE("plan.json: damage is found and placed") {
   const OpGraph graph = testing::chain({Time(1), Time(2)}, Bytes(4));
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(100), Time(1));
   const std::string good = plan_to_json(plan_of(graph, cluster, 2), graph);
   const auto error_of = [&](std::string_view from, std::string_view to) -> std::string {
     std::string text = good;
     const std::size_t at = text.find(from);
     REQUIRE(at != text.npos);
     text.replace(at, from.size(), to);
-    try {
-      check_plan_text(text, "p.json");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return {};
+    return testing::refusal_of([&] { check_plan_text(text, "p.json"); });
   };
   CHECK(good.find("\"order\": \"none\"") != std::string::npos);  // "planned" is not written
   CHECK(

@@ -20,9 +20,8 @@ OpGraph braid() {
   std::optional<TensorId> previous;
   for (int i = 0; i < 4; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
-    const OpId op =
-        builder.add_operator({.name = name, .permanent = Bytes(1), .temporary = Bytes(5)});
-    builder.set_time(op, "gpu", Time(10 * (i + 1)));
+    const OpId op = testing::timed(
+        builder, {.name = name, .permanent = Bytes(1), .temporary = Bytes(5)}, Time(10 * (i + 1)));
     builder.add_to_group(op, i % 2 == 0 ? "even" : "odd");
     if (previous.has_value()) builder.connect(*previous, op);
     previous = builder.add_output(op, Bytes(10 * (i + 1)));
@@ -60,9 +59,9 @@ TEST_CASE("colocation: the memory of an all-embracing group is the simulated pea
 TEST_CASE("colocation: post-adjustment follows time, memory or the majority") {
   OpGraphBuilder builder("torn");
   for (int i = 0; i < 4; ++i) {
-    const OpId op = builder.add_operator(
-        {.name = "op" + std::to_string(i), .permanent = Bytes(i == 1 ? 50 : 1)});
-    builder.set_time(op, "gpu", Time(i == 0 ? 90 : 1));
+    const OpId op = testing::timed(
+        builder, {.name = "op" + std::to_string(i), .permanent = Bytes(i == 1 ? 50 : 1)},
+        Time(i == 0 ? 90 : 1));
     builder.add_to_group(op, "all");
   }
   const OpGraph graph = std::move(builder).build();
@@ -110,8 +109,7 @@ TEST_CASE("colocation: adjusted plans keep every group together and never deadlo
 TEST_CASE("colocation: groups that share a member are one, and ignoring them leaves none") {
   OpGraphBuilder builder("shared");
   for (int i = 0; i < 4; ++i) {
-    const OpId op = builder.add_operator({.name = "op" + std::to_string(i)});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op = testing::timed(builder, {.name = "op" + std::to_string(i)}, Time(1));
     builder.add_to_group(op, i == 3 ? "alone" : "g" + std::to_string(i / 2));
     if (i == 1) builder.add_to_group(op, "g1");
   }

@@ -11,6 +11,7 @@
 #include "baechi/optimize/acyclic_contraction.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -47,11 +48,12 @@ Diamond diamond(MemoryMode mode, bool backward) {
   std::vector<TensorId> out;
   for (int i = 0; i < 5; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
-    const OpId op = builder.add_operator({.name = name,
-                                          .permanent = Bytes(i + 1),
-                                          .temporary = Bytes(i == 2 ? 7 : 0),
-                                          .backward = backward});
-    builder.set_time(op, "gpu", Time(i + 1));
+    const OpId op = testing::timed(builder,
+                                   {.name = name,
+                                    .permanent = Bytes(i + 1),
+                                    .temporary = Bytes(i == 2 ? 7 : 0),
+                                    .backward = backward},
+                                   Time(i + 1));
     ops.push_back(op);
     out.push_back(builder.add_output(op, Bytes(10 * (i + 1))));
   }
@@ -99,10 +101,9 @@ TEST_CASE("contraction: retained forward tensors inside a meta-operator stay unt
 
 TEST_CASE("contraction: a meta-operator runs where all members can") {
   OpGraphBuilder builder("kinds");
-  const OpId a = builder.add_operator({.name = "a"}), b = builder.add_operator({.name = "b"});
-  builder.set_time(a, "gpu", Time(1));
+  const OpId a = testing::timed(builder, {.name = "a"}, Time(1)),
+             b = testing::timed(builder, {.name = "b"}, Time(2));
   builder.set_time(a, "*", Time(10));
-  builder.set_time(b, "gpu", Time(2));
   builder.set_time(b, "cpu", Time(20));
   builder.connect(builder.add_output(a, Bytes(1)), b);
   const OpGraph graph = std::move(builder).build();
@@ -120,9 +121,7 @@ TEST_CASE("contraction: a meta-operator runs where all members can") {
 TEST_CASE("contraction: pins, groups, forward links and control edges carry over") {
   OpGraphBuilder builder("links");
   const auto add = [&](const char* name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(1));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(1));
   };
   const OpId a = add("a"), b = add("b"), c = add("c"), d = add("d");
   builder.connect(builder.add_output(a, Bytes(1)), b);
@@ -159,7 +158,7 @@ TEST_CASE(
     if (random.chance(0.5)) limits.memory_mode = MemoryMode::kRetain;
     const OpGraph graph = random_dag(seed, limits);
     const Contracted small = contract(graph, random_clusters(graph, random), each_alone(graph));
-    const Cluster cluster(uniform_cluster({.count = 1, .capacity = Bytes(1), .latency = Time(1)}));
+    const Cluster cluster = testing::equal_devices(1, Bytes(1), Time(1));
 
     PlacedGraph placed{Placement(small.graph.num_ops(), DeviceId(0)), DeviceOrder(1)};
     for (const OpId op : small.graph.ops()) (*placed.order)[DeviceId(0)].push_back(op);

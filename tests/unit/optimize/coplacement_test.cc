@@ -11,13 +11,13 @@
 #include "baechi/optimize/grouping.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 const Cluster& two_devices() {
-  static const Cluster cluster(
-      uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  static const Cluster cluster = testing::equal_devices(2, Bytes(100), Time(1));
   return cluster;
 }
 
@@ -28,9 +28,7 @@ const Cluster& two_devices() {
 OpGraph forward_and_backward() {
   OpGraphBuilder builder("training");
   const auto add = [&](const char* name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(10));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(10));
   };
   const OpId x = add("x"), f = add("f"), g = add("g"), gb = add("g'"), fb = add("f'");
   builder.connect(builder.add_output(x, Bytes(10)), f);
@@ -85,9 +83,7 @@ TEST_CASE("coplacement: names say which cell or attention an operator is of") {
 TEST_CASE("coplacement: of a recurrent model cells and attention are groups, and nothing else") {
   OpGraphBuilder builder("cells");
   const auto add = [&](const char* name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(1));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(1));
   };
   const OpId e = add("embedding"), a = add("enc/cell_0/kernel"), b = add("enc/cell_0/t0/MatMul"),
              c = add("enc/cell_1/t0/MatMul"), z = add("projection"), back = add("gradients/c");
@@ -105,13 +101,12 @@ TEST_CASE("coplacement: of a recurrent model cells and attention are groups, and
 }
 
 TEST_CASE("coplacement: a model with attention and no cells is none of those") {
-  const OpGraph graph = testing::GraphSketch()
-                            .op("embedding", 1)
-                            .op("layer_0/attention/query", 1)
-                            .op("layer_0/norm", 1)
-                            .tensor("embedding", 4, {"layer_0/attention/query"})
-                            .tensor("layer_0/attention/query", 4, {"layer_0/norm"})
-                            .build();
+  const OpGraph graph =
+      testing::GraphSketch()
+          .ops({{"embedding", 1}, {"layer_0/attention/query", 1}, {"layer_0/norm", 1}})
+          .tensors({{"embedding", 4, {"layer_0/attention/query"}},
+                    {"layer_0/attention/query", 4, {"layer_0/norm"}}})
+          .build();
   CoplacementOptions options = kUncapped;
   options.cells_alone = true;
   CHECK(
@@ -182,8 +177,7 @@ TEST_CASE("coplacement: operators that no device can run together stay apart") {
   builder.set_pin(c, "gpu:0");
   builder.set_pin(d, "gpu:1");
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(
-      uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(1'000), Time(1));
   const Coplacement found =
       find_coplacements(CostModel(graph, cluster), each_alone(graph), kUncapped);
   CHECK(found.by_consumer == 0);
@@ -192,14 +186,10 @@ TEST_CASE("coplacement: operators that no device can run together stay apart") {
 
 TEST_CASE("coplacement: who reads two outputs of an operator is one consumer") {
   const OpGraph graph = testing::GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("c", 9)
-                            .op("d", 9)
-                            .tensor("a", 4, {"b"})
-                            .tensor("a", 5, {"b"})
+                            .ops({{"a", 1}, {"b", 1}, {"c", 9}, {"d", 9}})
+                            .tensors({{"a", 4, {"b"}}, {"a", 5, {"b"}}})
                             .build();
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(100), Time(1));
   const Coplacement found = find_coplacements(CostModel(graph, cluster), group_labels(graph),
                                               {.rule = CoplacementRule::kNeighbours});
   CHECK(found.by_consumer == 1);

@@ -11,12 +11,13 @@
 #include "baechi/optimize/cut_state.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 Cluster devices(std::size_t count, Bytes capacity = Bytes(1'000'000)) {
-  return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = Time(7)}));
+  return testing::equal_devices(count, capacity, Time(7));
 }
 
 // Transfers that a partition needs, counted from scratch.
@@ -105,9 +106,7 @@ TEST_CASE("cut: improving keeps books, caps and devices, and never makes the cut
 OpGraph two_ways() {
   OpGraphBuilder builder("two ways");
   const auto add = [&](const std::string& name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(100));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(100));
   };
   std::vector<TensorId> ends;
   for (const char way : {'a', 'b'}) {
@@ -126,10 +125,8 @@ OpGraph two_ways() {
 
 TEST_CASE("cut: two independent ways go to two devices") {
   const OpGraph graph = two_ways();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(100'000),
-                                         .latency = Time(10),
-                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const Cluster cluster =
+      testing::equal_devices(2, Bytes(100'000), Time(10), Bandwidth(1'000'000'000));
   const CostModel costs(graph, cluster);
   const std::optional<DeviceCut> cut = cut_partition(costs, each_alone(graph));
   REQUIRE(cut.has_value());

@@ -8,6 +8,7 @@
 #include "baechi/optimize/plan_order.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -76,8 +77,7 @@ TEST_CASE("expansion: plans of optimised graphs run on the original without dead
     Random random(seed);
     const OpGraph graph = testing::random_dag(
         seed, {.max_ops = 20, .edge_chance = 0.2, .group_chance = 0.5, .backward_chance = 0.4});
-    const Cluster cluster(
-        uniform_cluster({.count = 3, .capacity = Bytes(1'000), .latency = Time(5)}));
+    const Cluster cluster = testing::equal_devices(3, Bytes(1'000), Time(5));
     const CostModel costs(graph, cluster);
     OptimizeOptions options{.level = levels[seed % 6]};
     if (random.chance(0.5)) options.coplacement.rule = CoplacementRule::kNeighbours;

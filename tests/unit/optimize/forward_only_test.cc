@@ -19,10 +19,9 @@ namespace {
 OpGraph training() {
   OpGraphBuilder builder("training");
   const auto add = [&](const char* name, std::int64_t time) {
-    const OpId op = builder.add_operator(
-        {.name = name, .permanent = Bytes(time), .temporary = Bytes(2 * time)});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder,
+                          {.name = name, .permanent = Bytes(time), .temporary = Bytes(2 * time)},
+                          Time(time));
   };
   const OpId f = add("f", 1), g = add("g", 2), loss = add("loss'", 4);
   const OpId gb = add("g'", 8), fb = add("f'", 16);
@@ -63,9 +62,7 @@ TEST_CASE("forward-only: forward operators carry their backward operators' costs
 TEST_CASE("forward-only: derivatives of derivatives follow the first; circles of them end") {
   OpGraphBuilder builder("chains");
   const auto add = [&](const char* name) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(1));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(1));
   };
   const OpId b = add("b"), a = add("a"), h = add("h"), c = add("c"), d = add("d"), e = add("e");
   const OpId f = add("f");

@@ -6,21 +6,19 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/optimize/mean_link.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
-Cluster two_devices(Time latency) {
-  return Cluster(uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = latency}));
-}
+Cluster two_devices(Time latency) { return testing::equal_devices(2, Bytes(1'000), latency); }
 
 // a -> b -> c -> d, 10 ns each, all in one group but d.
 OpGraph grouped_chain() {
   OpGraphBuilder builder("chain");
   std::optional<TensorId> previous;
   for (const char* name : {"a", "b", "c", "d"}) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(10));
+    const OpId op = testing::timed(builder, {.name = name}, Time(10));
     if (name[0] != 'd') builder.add_to_group(op, "abc");
     if (previous.has_value()) builder.connect(*previous, op);
     previous = builder.add_output(op, Bytes(8));
@@ -62,7 +60,7 @@ TEST_CASE(
   builder.connect(builder.add_output(a, Bytes(1)), b);
   builder.connect(builder.add_output(b, Bytes(1)), c);
   const OpGraph graph = std::move(builder).build();
-  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = Time(100)});
+  ClusterSpec spec = testing::equal_devices(2, Bytes(1'000), Time(100)).spec();
   spec.devices[1].kind = "cpu";
   const Cluster cluster{spec};
   CHECK(fuse(CostModel(graph, cluster)).graph.num_ops() == 3);
@@ -70,16 +68,12 @@ TEST_CASE(
 
 TEST_CASE("fusion: the typical tensor is the median of those that somebody reads") {
   OpGraphBuilder builder("median");
-  const OpId a = builder.add_operator({.name = "a"}), b = builder.add_operator({.name = "b"});
-  builder.set_time(a, "gpu", Time(1));
-  builder.set_time(b, "gpu", Time(1));
+  const OpId a = testing::timed(builder, {.name = "a"}, Time(1)),
+             b = testing::timed(builder, {.name = "b"}, Time(1));
   for (const int bytes : {1, 2, 9}) builder.connect(builder.add_output(a, Bytes(bytes)), b);
   builder.add_output(b, Bytes(1'000));
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(1),
-                                         .latency = Time(10),
-                                         .bandwidth = Bandwidth(500'000'000)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(1), Time(10), Bandwidth(500'000'000));
   CHECK(typical_transfer_time(graph, MeanLink(cluster)) == Time(10 + 2 * 2));
   const Cluster one = testing::unit_latency_cluster(1, Bytes(1));
   CHECK(typical_transfer_time(graph, MeanLink(one)) == Time(0));

@@ -6,28 +6,19 @@
 #include <string>
 #include <variant>
 
-#include "baechi/base/error.h"
 #include "baechi/plan/request/option_values.h"
+#include "unit/refusal.h"
 
 namespace baechi {
 namespace {
 
 std::string complaint(const char* name, const char* text, StepRequest& request) {
-  try {
-    read_option(find_planner_option(name), text, request, Entrance::kCommandLine);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::refusal_of(
+      [&] { read_option(find_planner_option(name), text, request, Entrance::kCommandLine); });
 }
 
 std::string without_effect(const StepRequest& request, Taker taker) {
-  try {
-    check_taken(request, taker, Entrance::kPython);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::refusal_of([&] { check_taken(request, taker, Entrance::kPython); });
 }
 
 TEST_CASE("options: every row has help, a taker, and a default that reads back") {

@@ -16,15 +16,14 @@
 #include "baechi/generate/generate.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/place/partition/hypergraph.h"
+#include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 Cluster devices(std::size_t count, Bytes capacity) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = capacity,
-                                  .latency = microseconds(50),
-                                  .bandwidth = Bandwidth(6'000'000'000)}));
+  return testing::equal_devices(count, capacity, microseconds(50), Bandwidth(6'000'000'000));
 }
 
 // Some vertices on devices that no vertex may go to.
@@ -93,12 +92,11 @@ TEST_CASE("balance: it ends where no move of one vertex is better") {
 TEST_CASE("balance: a reader is not asked where all other readers are, one by one") {
   const auto takes = [](std::size_t num_readers) {
     OpGraphBuilder builder;
-    const OpId maker = builder.add_operator({.name = "made"});
-    builder.set_time(maker, "gpu", Time(100));
+    const OpId maker = testing::timed(builder, {.name = "made"}, Time(100));
     const TensorId read = builder.add_output(maker, Bytes(4096));
     for (std::size_t i = 0; i < num_readers; ++i) {
-      const OpId reader = builder.add_operator({.name = "reader" + std::to_string(i)});
-      builder.set_time(reader, "gpu", Time(100));
+      const OpId reader =
+          testing::timed(builder, {.name = "reader" + std::to_string(i)}, Time(100));
       builder.connect(read, reader);
     }
     const OpGraph graph = std::move(builder).build();

@@ -11,6 +11,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/place/sequential_peak.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -54,8 +55,7 @@ TEST_CASE("single: retained outputs count until the end") {
   builder.set_memory_mode(MemoryMode::kRetain);
   std::optional<TensorId> previous;
   for (const char* name : {"a", "b", "c", "d"}) {
-    const OpId op = builder.add_operator({.name = name, .backward = *name == 'c'});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op = testing::timed(builder, {.name = name, .backward = *name == 'c'}, Time(1));
     if (previous) builder.connect(*previous, op);
     previous = builder.add_output(op, Bytes(*name == 'c' ? 50 : 10));
   }
@@ -116,7 +116,7 @@ TEST_CASE("expert: a placement that breaks a rule is the user's error, with the 
 
 TEST_CASE("single: a device that is faster by one nanosecond is faster") {
   const OpGraph graph = testing::chain({Time(500)}, Bytes(1));
-  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)});
+  ClusterSpec spec = testing::equal_devices(2, Bytes(100), Time(1)).spec();
   spec.devices[0].speed = Speed(999'000);
   const Cluster cluster(spec);
   const CostModel costs(graph, cluster);
@@ -126,7 +126,7 @@ TEST_CASE("single: a device that is faster by one nanosecond is faster") {
 
 TEST_CASE("balanced: a graph without weights is balanced by all that its operators need") {
   const OpGraph graph = testing::chain(std::vector<Time>(4, Time(1)), Bytes(10));
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(100), Time(1));
   const PlaceResult placed = place_balanced(CostModel(graph, cluster), {});
   const Placement& device = std::get<PlacedGraph>(placed).device;
   CHECK(device[OpId(0)] == DeviceId(0));

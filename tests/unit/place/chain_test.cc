@@ -10,23 +10,21 @@
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 using testing::chain;
+using testing::equal_devices;
 using testing::random_cluster;
 using testing::random_dag;
-
-Cluster linked(std::size_t count, Bytes capacity, Time latency) {
-  return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = latency}));
-}
 
 // a -> b -> c -> d, each 10 ns and 4 bytes of weights, tensors of no size, one transfer 3 ns:
 // two devices of 8 bytes hold two operators each, so one cut: 4 * 10 + 3.
 TEST_CASE("chain: a chain that needs two devices is cut once") {
   const OpGraph graph = chain({Time(10), Time(10), Time(10), Time(10)}, Bytes(0), Bytes(4));
-  const Cluster cluster = linked(3, Bytes(8), Time(3));
+  const Cluster cluster = equal_devices(3, Bytes(8), Time(3));
   const CostModel costs(graph, cluster);
   const PlaceResult result = place_chain(costs, {});
   REQUIRE(std::holds_alternative<PlacedGraph>(result));
@@ -37,7 +35,7 @@ TEST_CASE("chain: a chain that needs two devices is cut once") {
 // one transfer. Cutting in the middle would cost 10 + 10 * 2.
 TEST_CASE("chain: the slow device gets the short operators") {
   const OpGraph graph = chain({Time(10), Time(10), Time(1), Time(1)}, Bytes(0), Bytes(4));
-  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(8), .latency = Time(3)});
+  ClusterSpec spec = equal_devices(2, Bytes(8), Time(3)).spec();
   spec.devices[0].speed = Speed(500'000);
   const Cluster cluster(spec);
   const CostModel costs(graph, cluster);
@@ -48,7 +46,7 @@ TEST_CASE("chain: the slow device gets the short operators") {
 
 TEST_CASE("chain: with room for everything a chain stays on one device") {
   const OpGraph graph = chain({Time(10), Time(10), Time(10)}, Bytes(5), Bytes(4));
-  const Cluster cluster = linked(3, Bytes(1'000), Time(1));
+  const Cluster cluster = equal_devices(3, Bytes(1'000), Time(1));
   const CostModel costs(graph, cluster);
   const Placement placement = std::get<PlacedGraph>(place_chain(costs, {})).device;
   CHECK(std::count(placement.begin(), placement.end(), placement[OpId(0)]) == 3);
@@ -56,7 +54,7 @@ TEST_CASE("chain: with room for everything a chain stays on one device") {
 
 TEST_CASE("chain: an operator larger than every device is named") {
   const OpGraph graph = chain({Time(1), Time(1)}, Bytes(0), Bytes(9));
-  const Cluster cluster = linked(2, Bytes(8), Time(1));
+  const Cluster cluster = equal_devices(2, Bytes(8), Time(1));
   const CostModel costs(graph, cluster);
   const PlaceResult result = place_chain(costs, {});
   REQUIRE(std::holds_alternative<DoesNotFit>(result));
@@ -70,7 +68,7 @@ TEST_CASE("chain: segment costs equal their definition on 200 random graphs") {
     CAPTURE(seed);
     const OpGraph graph = random_dag(
         seed, {.max_ops = 14, .group_chance = 0.2, .backward_chance = 0.3, .max_tensor_bytes = 50});
-    const Cluster cluster = linked(2, Bytes(1'000'000), Time(2));
+    const Cluster cluster = equal_devices(2, Bytes(1'000'000), Time(2));
     const CostModel costs(graph, cluster);
     const TopologicalSequence sequence = depth_first_sequence(graph);
     const BlockRow row = make_blocks(costs, sequence, 6);
@@ -119,13 +117,13 @@ TEST_CASE("chain: pins that change at every operator are refused, not blown up")
   std::optional<TensorId> previous;
   for (int i = 0; i < 3000; ++i) {
     const std::string name = "op" + std::to_string(i);
-    const OpId op = builder.add_operator({.name = name, .pin = i % 2 == 0 ? "gpu:0" : "gpu:1"});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op =
+        testing::timed(builder, {.name = name, .pin = i % 2 == 0 ? "gpu:0" : "gpu:1"}, Time(1));
     if (previous.has_value()) builder.connect(*previous, op);
     previous = builder.add_output(op, Bytes(1));
   }
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster = linked(2, Bytes(100'000), Time(1));
+  const Cluster cluster = equal_devices(2, Bytes(100'000), Time(1));
   const CostModel costs(graph, cluster);
   CHECK(std::holds_alternative<DoesNotFit>(place_chain(costs, {})));
 }

@@ -10,16 +10,13 @@
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 Cluster two_devices(CommunicationMode mode) {
-  return Cluster(uniform_cluster({.count = 3,
-                                  .capacity = Bytes(1000),
-                                  .latency = Time(10),
-                                  .bandwidth = Bandwidth(1'000'000'000),
-                                  .communication = mode}));
+  return testing::equal_devices(3, Bytes(1000), Time(10), Bandwidth(1'000'000'000), mode);
 }
 
 //   a(2) --5--+
@@ -28,10 +25,8 @@ Cluster two_devices(CommunicationMode mode) {
 OpGraph three_parents() {
   OpGraphBuilder builder;
   const std::int64_t times[] = {2, 3, 4, 1}, bytes[] = {5, 7, 1};
-  for (int i = 0; i < 4; ++i) {
-    const OpId op = builder.add_operator({.name = std::string(1, static_cast<char>('a' + i))});
-    builder.set_time(op, "gpu", Time(times[i]));
-  }
+  for (int i = 0; i < 4; ++i)
+    testing::timed(builder, {.name = std::string(1, static_cast<char>('a' + i))}, Time(times[i]));
   for (int i = 0; i < 3; ++i)
     builder.connect(builder.add_output(OpId(i), Bytes(bytes[i])), OpId(3));
   return std::move(builder).build();

@@ -9,6 +9,7 @@
 
 #include "baechi/base/random.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -16,8 +17,7 @@ namespace {
 // Up to seven devices of one or two speeds, and links of two latencies, most of them alike.
 Cluster nearly_uniform(std::uint64_t seed) {
   Random random(seed);
-  ClusterSpec spec =
-      uniform_cluster({.count = 2 + random.below(6), .capacity = Bytes(100), .latency = Time(2)});
+  ClusterSpec spec = testing::equal_devices(2 + random.below(6), Bytes(100), Time(2)).spec();
   for (Device& device : spec.devices)
     if (random.chance(0.2)) device.speed = Speed(500'000);
   for (const Device& from : spec.devices)

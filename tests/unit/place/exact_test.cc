@@ -11,6 +11,7 @@
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 #include "unit/regimes.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -66,11 +67,8 @@ TEST_CASE("exact: equals trying everything on 1,500 instances of every kind") {
 TEST_CASE("exact: waiting on purpose pays where transfers queue") {
   const OpGraph graph = testing::random_dag(
       759, {.min_ops = 7, .max_ops = 7, .edge_chance = 0.3, .max_tensor_bytes = 20});
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(100'000),
-                                         .latency = Time(2),
-                                         .bandwidth = Bandwidth(1'000'000'000),
-                                         .communication = CommunicationMode::kSequential}));
+  const Cluster cluster = testing::equal_devices(
+      2, Bytes(100'000), Time(2), Bandwidth(1'000'000'000), CommunicationMode::kSequential);
   CHECK(testing::optimal_makespan(graph, cluster)->makespan == Time(35));
   CHECK(solve_exactly(CostModel(graph, cluster), {}).makespan == Time(35));
 }

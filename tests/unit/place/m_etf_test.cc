@@ -15,6 +15,7 @@
 #include "unit/graphs.h"
 #include "unit/place/naive_scan.h"
 #include "unit/place/random_instances.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -41,9 +42,7 @@ TEST_CASE(
     "m-etf: of operators that can start together, the one with the longest way to go is first") {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, std::int64_t time) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(time));
   };
   const OpId src = add("src", 1), brief = add("short", 2), way = add("long", 2),
              tail = add("tail", 9);
@@ -65,19 +64,15 @@ TEST_CASE("m-etf: a supplier is placed with the first operator that needs it") {
   OpGraphBuilder builder;
   for (const char* tower : {"1", "2"}) {
     const auto add = [&](const char* name, std::int64_t time) {
-      const OpId op = builder.add_operator({.name = std::string(name) + tower});
-      builder.set_time(op, "gpu", Time(time));
-      return op;
+      return testing::timed(builder, {.name = std::string(name) + tower}, Time(time));
     };
     const OpId w = add("w", 1), x = add("x", 90), y = add("y", 100);
     builder.connect(builder.add_output(w, Bytes(500)), y);
     builder.connect(builder.add_output(x, Bytes(0)), y);
   }
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(10'000),
-                                         .latency = Time(10),
-                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const Cluster cluster =
+      testing::equal_devices(2, Bytes(10'000), Time(10), Bandwidth(1'000'000'000));
   const CostModel costs(graph, cluster);
   const PlaceResult result = place_m_etf(costs, {});
   const Placement& device = std::get<PlacedGraph>(result).device;
@@ -96,16 +91,14 @@ TEST_CASE("m-etf: a supplier is placed with the first operator that needs it") {
 TEST_CASE("m-etf: headroom is left for operators that have no other device") {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, std::int64_t bytes, std::optional<std::string_view> pin) {
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(bytes), .pin = pin});
-    builder.set_time(op, "gpu", Time(10));
-    return op;
+    return testing::timed(builder, {.name = name, .permanent = Bytes(bytes), .pin = pin}, Time(10));
   };
   add("a", 3, {});
   add("b", 3, {});
   const OpId c = add("c", 3, {}), last = add("last", 5, "gpu:0");
   builder.add_control_edge(c, last);
   const OpGraph graph = std::move(builder).build();
-  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = Bytes(10), .latency = Time(1)});
+  ClusterSpec spec = testing::equal_devices(2, Bytes(10), Time(1)).spec();
   spec.devices[1].capacity = Bytes(30);
   const Cluster cluster(std::move(spec));
   const CostModel costs(graph, cluster);

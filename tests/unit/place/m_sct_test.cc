@@ -38,9 +38,7 @@ TEST_CASE("m-sct: figure 1 takes 8 time units, and 9 when a device holds only 4 
 TEST_CASE("m-sct: an awake device waits for the favorite child of its last operator") {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, std::int64_t time) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(time));
   };
   const OpId a = add("a", 1), g = add("g", 1), f = add("f", 10), x = add("x", 5), y = add("y", 5);
   const TensorId from_a = builder.add_output(a, Bytes(0)), from_g = builder.add_output(g, Bytes(0));

@@ -8,13 +8,13 @@
 #include "baechi/place/fill/fill.h"
 #include "baechi/place/placer.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 Cluster devices_of(const std::vector<std::int64_t>& capacities) {
-  ClusterSpec spec =
-      uniform_cluster({.count = capacities.size(), .capacity = Bytes(1), .latency = Time(1)});
+  ClusterSpec spec = testing::equal_devices(capacities.size(), Bytes(1), Time(1)).spec();
   for (std::size_t i = 0; i < capacities.size(); ++i)
     spec.devices[i].capacity = Bytes(capacities[i]);
   return Cluster(std::move(spec));
@@ -48,8 +48,8 @@ TEST_CASE("m-topo: the first operator of a group decides for all of it") {
   OpGraphBuilder builder;
   for (const char* name : {"a", "b", "c", "d", "e"}) {
     const bool grouped = *name == 'a' || *name == 'e';
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(grouped ? 30 : 20)});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op =
+        testing::timed(builder, {.name = name, .permanent = Bytes(grouped ? 30 : 20)}, Time(1));
     if (grouped) builder.add_to_group(op, "weights");
     if (op > OpId(0)) builder.add_control_edge(OpId(op.index() - 1), op);
   }
@@ -79,8 +79,8 @@ TEST_CASE("m-topo: a colocation group counts as one operator in the cap") {
   OpGraphBuilder builder;
   for (const char* name : {"a", "b", "c", "d", "e"}) {
     const bool grouped = *name == 'a' || *name == 'e';
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(grouped ? 30 : 20)});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op =
+        testing::timed(builder, {.name = name, .permanent = Bytes(grouped ? 30 : 20)}, Time(1));
     if (grouped) builder.add_to_group(op, "weights");
   }
   const OpGraph graph = std::move(builder).build();

@@ -16,9 +16,7 @@ namespace {
 OpGraph with_a_moment(Bytes temporary) {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, std::int64_t time, Bytes bytes) {
-    const OpId op = builder.add_operator({.name = name, .temporary = bytes});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder, {.name = name, .temporary = bytes}, Time(time));
   };
   const OpId a = add("a", 5, Bytes(0)), z = add("z", 0, temporary), c = add("c", 5, Bytes(0));
   builder.connect(builder.add_output(a, Bytes(6)), c);

@@ -13,6 +13,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -85,10 +86,7 @@ TEST_CASE("partition: what it takes grows with the graph, and faster than the de
 
 TEST_CASE("partition: of many devices more are tried while that helps") {
   const auto equal = [](std::size_t count, Bytes capacity, Time latency) {
-    return Cluster(uniform_cluster({.count = count,
-                                    .capacity = capacity,
-                                    .latency = latency,
-                                    .bandwidth = Bandwidth(1'000'000'000)}));
+    return testing::equal_devices(count, capacity, latency, Bandwidth(1'000'000'000));
   };
   const OpGraph joined =
       testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});

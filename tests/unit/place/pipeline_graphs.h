@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "baechi/graph/op_graph_builder.h"
+#include "unit/graphs.h"
 
 namespace baechi::testing {
 
@@ -29,10 +30,11 @@ inline OpGraph training(const Layers& layers) {
   const std::size_t count = layers.forward.size();
   std::vector<OpId> forward, input, weight;
   const auto add = [&](const std::string& name, std::size_t i, std::int64_t time, bool backward) {
-    const OpId op = builder.add_operator({.name = "layers/" + std::to_string(i) + "/" + name,
-                                          .permanent = backward ? Bytes(0) : layers.weights,
-                                          .backward = backward});
-    builder.set_time(op, "gpu", Time(time));
+    const OpId op = timed(builder,
+                          {.name = "layers/" + std::to_string(i) + "/" + name,
+                           .permanent = backward ? Bytes(0) : layers.weights,
+                           .backward = backward},
+                          Time(time));
     if (backward) builder.set_forward(op, forward[i]);
     if (layers.colocated) builder.add_to_group(op, "layer " + std::to_string(i));
     return op;
@@ -49,9 +51,9 @@ inline OpGraph training(const Layers& layers) {
     if (i + 1 < count) builder.connect(output, forward[i + 1]);
     if (layers.results > Bytes(0)) builder.add_output(forward[i], layers.results);
     if (!layers.update.empty()) {
-      const OpId update = builder.add_operator(
-          {.name = "layers/" + std::to_string(i) + "/update", .per_step = true});
-      builder.set_time(update, "gpu", Time(layers.update[i]));
+      const OpId update =
+          timed(builder, {.name = "layers/" + std::to_string(i) + "/update", .per_step = true},
+                Time(layers.update[i]));
       builder.connect(builder.add_output(layers.split ? weight[i] : input[i], Bytes(1)), update);
     }
     if (i == 0) continue;

@@ -18,6 +18,7 @@
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/execution_simulator.h"
+#include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::pipeline {
@@ -39,10 +40,9 @@ Recurrent recurrent(Bytes weights, Bytes state) {
   OpGraphBuilder builder("recurrent");
   Recurrent result;
   const auto add = [&](const std::string& name, std::int64_t time, bool per_step, bool backward) {
-    const OpId op = builder.add_operator(
-        {.name = name, .backward = backward && !per_step, .per_step = per_step});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder,
+                          {.name = name, .backward = backward && !per_step, .per_step = per_step},
+                          Time(time));
   };
   std::vector<TensorId> read;
   std::vector<std::vector<TensorId>> out(kLayers);
@@ -94,11 +94,8 @@ Recurrent recurrent(Bytes weights, Bytes state) {
 }
 
 Cluster three_devices() {
-  return Cluster(uniform_cluster({.count = 3,
-                                  .capacity = Bytes(1'000'000'000),
-                                  .latency = Time(1),
-                                  .bandwidth = Bandwidth(1'000'000'000),
-                                  .communication = CommunicationMode::kDuplex}));
+  return testing::equal_devices(3, Bytes(1'000'000'000), Time(1), Bandwidth(1'000'000'000),
+                                CommunicationMode::kDuplex);
 }
 
 TEST_CASE(
@@ -191,8 +188,8 @@ OpGraph mostly_backward(std::uint64_t seed) {
   std::vector<TensorId> outputs;
   const std::size_t count = 6 + random.below(30);
   for (std::size_t i = 0; i < count; ++i) {
-    const OpId op = builder.add_operator({.name = "o" + std::to_string(i), .backward = i >= 3});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op =
+        testing::timed(builder, {.name = "o" + std::to_string(i), .backward = i >= 3}, Time(1));
     for (std::size_t k = 0; k < 1 + random.below(2) && !outputs.empty(); ++k)
       builder.connect(outputs[random.below(outputs.size())], op);
     outputs.push_back(

@@ -20,6 +20,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph/training_sketches.h"
 #include "unit/place/pipeline_graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::pipeline {
 namespace {
@@ -28,10 +29,9 @@ using testing::random_training;
 using testing::training;
 
 Cluster drawn_cluster(Random& random, std::size_t count, Bytes capacity) {
-  ClusterSpec spec = uniform_cluster({.count = count,
-                                      .capacity = capacity,
-                                      .latency = Time(random.between(0, 8)),
-                                      .bandwidth = Bandwidth(50'000'000'000)});
+  ClusterSpec spec =
+      testing::equal_devices(count, capacity, Time(random.between(0, 8)), Bandwidth(50'000'000'000))
+          .spec();
   for (Device& device : spec.devices)
     if (random.chance(0.4)) device.speed = Speed(500'000);
   return Cluster(std::move(spec));
@@ -172,8 +172,7 @@ TEST_CASE("pipeline division: a run keeps what its backward passes read, each te
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_training(seed, 8, false);
-    const Cluster cluster(
-        uniform_cluster({.count = 2, .capacity = Bytes(1000), .latency = Time(0)}));
+    const Cluster cluster = testing::equal_devices(2, Bytes(1000), Time(0));
     const CostModel costs(graph, cluster);
     const Blocks blocks(costs, depth_first_sequence(graph), 100);
     const RunCosts runs(blocks);

@@ -13,6 +13,7 @@
 #include "baechi/place/pipeline/stages.h"
 #include "baechi/place/topological_sequences.h"
 #include "unit/place/pipeline_graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::pipeline {
 namespace {
@@ -22,7 +23,7 @@ using testing::training;
 const std::vector<DeviceId> kBoth{DeviceId(0), DeviceId(1)};
 
 Cluster two_devices(Bytes capacity, Speed second = kFullSpeed) {
-  ClusterSpec spec = uniform_cluster({.count = 2, .capacity = capacity, .latency = Time(0)});
+  ClusterSpec spec = testing::equal_devices(2, capacity, Time(0)).spec();
   spec.devices[1].speed = second;
   return Cluster(std::move(spec));
 }
@@ -126,8 +127,7 @@ TEST_CASE("pipeline stages: a result that nobody reads is held of every micro-ba
 
 TEST_CASE("pipeline rules: from as few micro-batches in flight as 1F1B to all of them") {
   const OpGraph graph = training({.forward = {10, 10, 10, 10}});
-  const Cluster cluster(
-      uniform_cluster({.count = 4, .capacity = Bytes(1'000), .latency = Time(0)}));
+  const Cluster cluster = testing::equal_devices(4, Bytes(1'000), Time(0));
   const CostModel costs(graph, cluster);
   const Blocks blocks(costs, depth_first_sequence(graph), 100);
   const std::vector<DeviceId> all(cluster.devices().begin(), cluster.devices().end());

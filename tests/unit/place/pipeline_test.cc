@@ -15,16 +15,15 @@
 #include "baechi/place/topological_sequences.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
+#include "unit/graphs.h"
 #include "unit/place/pipeline_graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
+using testing::equal_devices;
 using testing::training;
-
-Cluster equal_devices(std::size_t count, Bytes capacity, Time latency = Time(0)) {
-  return Cluster(uniform_cluster({.count = count, .capacity = capacity, .latency = latency}));
-}
 
 constexpr Bytes kAmple = Bytes(1'000'000'000);
 
@@ -66,7 +65,7 @@ TEST_CASE("pipeline: equal layers take what the theory of 1F1B and of zero bubbl
 // the fast one's half.
 TEST_CASE("pipeline: unequal devices get unequal stages, in either order") {
   for (const bool fast_first : {true, false}) {
-    ClusterSpec spec = uniform_cluster({.count = 2, .capacity = kAmple, .latency = Time(0)});
+    ClusterSpec spec = equal_devices(2, kAmple, Time(0)).spec();
     spec.devices[fast_first ? 1 : 0].speed = Speed(250'000);
     const Cluster cluster(spec);
     const OpGraph graph = training({.forward = std::vector<std::int64_t>(10, 100)});
@@ -96,8 +95,7 @@ TEST_CASE("pipeline: branches side by side do not wait for each other") {
   const auto branch = [&](const std::string& name) {
     std::vector<OpId> ops;
     for (int i = 0; i < 4; ++i) {
-      ops.push_back(builder.add_operator({.name = name + std::to_string(i)}));
-      builder.set_time(ops.back(), "gpu", Time(100));
+      ops.push_back(testing::timed(builder, {.name = name + std::to_string(i)}, Time(100)));
       if (i > 0) builder.connect(builder.add_output(ops[ops.size() - 2], Bytes(1)), ops.back());
     }
     return ops;
@@ -111,7 +109,7 @@ TEST_CASE("pipeline: branches side by side do not wait for each other") {
 
 TEST_CASE("pipeline: never longer than a named schedule that fits") {
   const OpGraph graph = training({.forward = {5, 1, 9, 2, 2, 7, 3, 3, 8, 1, 1, 6}});
-  ClusterSpec spec = uniform_cluster({.count = 3, .capacity = kAmple, .latency = Time(2)});
+  ClusterSpec spec = equal_devices(3, kAmple, Time(2)).spec();
   spec.devices[1].speed = Speed(600'000);
   const Cluster cluster(spec);
   const CostModel costs(graph, cluster);

@@ -10,6 +10,7 @@
 #include "baechi/place/placer.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 
@@ -52,23 +53,21 @@ inline const RandomInstances kRandomInstances[] = {
 };
 
 // Classes of several devices; random_cluster's are mostly alone in theirs.
-inline Cluster equal_devices(std::uint64_t seed, Bytes capacity) {
-  ClusterSpec spec = uniform_cluster({.count = 1 + seed / 2 % 5,
-                                      .capacity = capacity,
-                                      .latency = Time(static_cast<std::int64_t>(seed % 4)),
-                                      .bandwidth = Bandwidth(1'000'000'000),
-                                      .communication = static_cast<CommunicationMode>(seed % 3)});
+inline Cluster drawn_devices(std::uint64_t seed, Bytes capacity) {
+  ClusterSpec spec =
+      equal_devices(1 + seed / 2 % 5, capacity, Time(static_cast<std::int64_t>(seed % 4)),
+                    Bandwidth(1'000'000'000), static_cast<CommunicationMode>(seed % 3))
+          .spec();
   if (seed % 5 == 0) spec.links[0].channels = {"bus"};
   return Cluster(std::move(spec));
 }
 
 // Runs of equal devices that are longer than what most of these graphs can use.
 inline Cluster many_devices(std::uint64_t seed, Bytes capacity) {
-  ClusterSpec spec = uniform_cluster({.count = 32 + seed % 5 * 12,
-                                      .capacity = capacity,
-                                      .latency = Time(static_cast<std::int64_t>(seed % 4)),
-                                      .bandwidth = Bandwidth(1'000'000'000),
-                                      .communication = static_cast<CommunicationMode>(seed % 3)});
+  ClusterSpec spec =
+      equal_devices(32 + seed % 5 * 12, capacity, Time(static_cast<std::int64_t>(seed % 4)),
+                    Bandwidth(1'000'000'000), static_cast<CommunicationMode>(seed % 3))
+          .spec();
   if (seed % 7 == 0) spec.links[0].channels = {"bus"};
   if (seed % 2 == 0) {  // another run behind the first, or within it
     const std::size_t from = seed % 8 == 0 ? 5 : spec.devices.size() / 2;
@@ -97,7 +96,7 @@ inline RandomDag instance_limits(std::uint64_t seed, const RandomInstances& kind
 
 inline Cluster instance_cluster(std::uint64_t seed, const RandomInstances& kind) {
   return seed % 2 == 0 ? random_cluster(seed * 7 + 1, Bytes(kind.capacity))
-                       : equal_devices(seed, Bytes(kind.capacity));
+                       : drawn_devices(seed, Bytes(kind.capacity));
 }
 
 inline PlaceOptions instance_options(std::uint64_t seed) {

@@ -40,12 +40,8 @@ constexpr ExecutionOrder kOrders[] = {ExecutionOrder::kPlanned, ExecutionOrder::
 // which reads what quick makes.
 OpGraph three_ways() {
   return testing::GraphSketch()
-      .op("seed", 1)
-      .op("slow", 10)
-      .op("quick", 2)
-      .op("after", 10)
-      .tensor("seed", 0, {"slow"})
-      .tensor("quick", 0, {"after"})
+      .ops({{"seed", 1}, {"slow", 10}, {"quick", 2}, {"after", 10}})
+      .tensors({{"seed", 0, {"slow"}}, {"quick", 0, {"after"}}})
       .build();
 }
 
@@ -106,9 +102,7 @@ TEST_CASE("execution order: the same placement, worked by hand in each of them")
 
 TEST_CASE("execution order: a file that is not in topological order still has a program order") {
   const OpGraph graph = testing::GraphSketch()
-                            .op("late", 1)
-                            .op("early", 1)
-                            .op("last", 1)
+                            .ops({{"late", 1}, {"early", 1}, {"last", 1}})
                             .tensor("early", 0, {"late"})
                             .build();
   const PlacedGraph placed =
@@ -292,8 +286,7 @@ TEST_CASE("verify: names who is out of turn") {
 // two things that are seldom late together.
 TEST_CASE("execution order: of plans that are as fast, the one that is the best at worst") {
   const OpGraph graph = testing::GraphSketch()
-                            .op("make", 1)
-                            .op("read", 1'000)
+                            .ops({{"make", 1}, {"read", 1'000}})
                             .tensor("make", 1'000, {"read"})
                             .build();
   ClusterSpec spec = byte_per_ns(2, CommunicationMode::kParallel, Time(0), Bytes(10'000)).spec();
@@ -317,10 +310,9 @@ TEST_CASE("execution order: the planner takes the plan that is the best at worst
   for (const std::size_t slow : {0U, 1U}) {
     CAPTURE(slow);
     OpGraphBuilder builder("pair");
-    const OpId make = builder.add_operator({.name = "make", .pin = "gpu:" + std::to_string(slow)});
-    builder.set_time(make, kAnyKind, Time(1));
-    const OpId read = builder.add_operator({.name = "read"});
-    builder.set_time(read, kAnyKind, Time(1'000));
+    const OpId make = testing::timed(
+        builder, {.name = "make", .pin = "gpu:" + std::to_string(slow)}, Time(1), kAnyKind);
+    const OpId read = testing::timed(builder, {.name = "read"}, Time(1'000), kAnyKind);
     builder.connect(builder.add_output(make, Bytes(1'000)), read);
     const OpGraph graph = std::move(builder).build();
     ClusterSpec spec = byte_per_ns(2, CommunicationMode::kParallel, Time(0), Bytes(10'000)).spec();

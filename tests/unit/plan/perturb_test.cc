@@ -16,6 +16,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
@@ -63,10 +64,7 @@ TEST_CASE("perturb: the worst step is one of the samples', whatever the threads"
 // that takes most of its time, so it is the worse one when costs are off.
 TEST_CASE("robust: the plan with the shortest worst step is chosen, and the note says so") {
   const OpGraph graph = chain({Time(1000), Time(1000)}, Bytes(1000));
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(10'000),
-                                         .latency = Time(0),
-                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const Cluster cluster = equal_devices(2, Bytes(10'000), Time(0), Bandwidth(1'000'000'000));
   const CostModel costs(graph, cluster);
   std::vector<Attempt> attempts(3);
   attempts[0].method = "apart";

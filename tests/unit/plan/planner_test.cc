@@ -19,6 +19,7 @@
 #include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -181,9 +182,7 @@ TEST_CASE("planner: auto is at least as good as every other method, and says wha
 TEST_CASE("planner: groups stay on the devices they were cut for when that makes a shorter step") {
   OpGraphBuilder builder;
   const auto add = [&](const std::string& name, std::int64_t time) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return testing::timed(builder, {.name = name}, Time(time));
   };
   const TensorId start = builder.add_output(add("src", 10), Bytes(1));
   for (const char* branch : {"left ", "right "}) {
@@ -195,8 +194,7 @@ TEST_CASE("planner: groups stay on the devices they were cut for when that makes
     }
   }
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(
-      uniform_cluster({.count = 2, .capacity = Bytes(1000), .latency = Time(30)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(1000), Time(30));
   const CostModel costs(graph, cluster);
   PlanRequest request = request_for("m-etf");
   const Plan plan = std::get<Plan>(make_plan(costs, request));
@@ -209,7 +207,7 @@ TEST_CASE("planner: groups stay on the devices they were cut for when that makes
 
 TEST_CASE("planner: what does not fit is named, with the bytes and with what would do") {
   const OpGraph graph = chain(std::vector<Time>(4, Time(1)), Bytes(0), Bytes(10));
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(15), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(15), Time(1));
   const CostModel costs(graph, cluster);
   const PlanResult result = make_plan(costs, request_for("auto"));
   REQUIRE(std::holds_alternative<Unplaceable>(result));
@@ -226,7 +224,7 @@ TEST_CASE("planner: what does not fit is named, with the bytes and with what wou
 
 TEST_CASE("planner: an operator larger than every device is named") {
   const OpGraph graph = chain({Time(1), Time(1)}, Bytes(3), Bytes(10));
-  const Cluster cluster(uniform_cluster({.count = 3, .capacity = Bytes(12), .latency = Time(1)}));
+  const Cluster cluster = testing::equal_devices(3, Bytes(12), Time(1));
   const CostModel costs(graph, cluster);
   const PlanResult result = make_plan(costs, request_for("m-etf"));
   REQUIRE(std::holds_alternative<Unplaceable>(result));
@@ -241,11 +239,8 @@ TEST_CASE("planner: an operator larger than every device is named") {
 TEST_CASE("planner: a step hardly gets longer when one operator nearly fills a device") {
   const OpGraph graph = generate_graph("gnmt", {.batch = 16, .length = 8});
   const auto makespan = [&](Bytes capacity, const std::string& method) {
-    const Cluster cluster(uniform_cluster({.count = 4,
-                                           .capacity = capacity,
-                                           .latency = microseconds(134),
-                                           .bandwidth = Bandwidth(5'700'000'000),
-                                           .communication = CommunicationMode::kSequential}));
+    const Cluster cluster = testing::equal_devices(
+        4, capacity, microseconds(134), Bandwidth(5'700'000'000), CommunicationMode::kSequential);
     PlanRequest request = request_for(method);
     request.budget = 0.5;
     const CostModel costs(graph, cluster);
@@ -286,10 +281,7 @@ TEST_CASE("planner: without a budget the first plan that fits is the answer") {
 }
 
 Cluster cards_of_16_gib(std::size_t count) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = gibibytes(16),
-                                  .latency = microseconds(50),
-                                  .bandwidth = Bandwidth(6'000'000'000)}));
+  return testing::equal_devices(count, gibibytes(16), microseconds(50), Bandwidth(6'000'000'000));
 }
 
 TEST_CASE("planner: the paper's methods know no budget") {
@@ -344,10 +336,9 @@ TEST_CASE("planner: unknown methods and impossible budgets are refused") {
 TEST_CASE(
     "planner: where the cut of a graph fits, m-etf takes it before it looks for another plan") {
   const OpGraph graph = generate_graph("gnmt", {.length = 2});
-  ClusterSpec spec = uniform_cluster({.count = 2,
-                                      .capacity = Bytes(1'150 << 20),
-                                      .latency = microseconds(50),
-                                      .bandwidth = Bandwidth(6'000'000'000)});
+  ClusterSpec spec =
+      testing::equal_devices(2, Bytes(1'150 << 20), microseconds(50), Bandwidth(6'000'000'000))
+          .spec();
   spec.devices[1].capacity = Bytes(575 << 20);
   spec.devices[1].speed = Speed(600'000);
   const Cluster cluster(spec);
@@ -409,10 +400,8 @@ TEST_CASE("planner: an exact search that is cut short leaves a plan and a bound"
 TEST_CASE("planner: a longer search finds no longer plan than 0.1 s" *
           doctest::skip(testing::effort(20) < 20)) {
   const OpGraph graph = generate_graph("layered", {.operators = 70, .seed = 3});
-  const Cluster cluster(uniform_cluster({.count = 4,
-                                         .capacity = gibibytes(8),
-                                         .latency = microseconds(50),
-                                         .bandwidth = Bandwidth(6'000'000'000)}));
+  const Cluster cluster =
+      testing::equal_devices(4, gibibytes(8), microseconds(50), Bandwidth(6'000'000'000));
   const CostModel costs(graph, cluster);
   PlanRequest request = request_for("auto");
   request.budget = 0.1;
@@ -425,11 +414,8 @@ TEST_CASE("planner: a longer search finds no longer plan than 0.1 s" *
 TEST_CASE("planner: in the numbers of the file it goes on from the best plan, too" *
           doctest::skip(testing::effort(20) < 20)) {
   const OpGraph graph = generate_graph("layered", {.operators = 30, .seed = 4});
-  const Cluster cluster(uniform_cluster({.count = 4,
-                                         .capacity = gibibytes(8),
-                                         .latency = microseconds(50),
-                                         .bandwidth = Bandwidth(6'000'000'000),
-                                         .communication = CommunicationMode::kSequential}));
+  const Cluster cluster = testing::equal_devices(
+      4, gibibytes(8), microseconds(50), Bandwidth(6'000'000'000), CommunicationMode::kSequential);
   PlanRequest request = request_for("auto");
   request.budget = 0.1;
   const Plan plan = std::get<Plan>(make_plan(CostModel(graph, cluster), request));
@@ -440,11 +426,9 @@ TEST_CASE("planner: in the numbers of the file it goes on from the best plan, to
 TEST_CASE("planner: a method asked for by name has the whole budget for a plan that fits" *
           doctest::skip(testing::effort(20) < 20)) {
   const OpGraph graph = generate_graph("gnmt", {.batch = 128, .length = 50});
-  const Cluster cluster(uniform_cluster({.count = 4,
-                                         .capacity = Bytes(3276LL << 20),
-                                         .latency = microseconds(134),
-                                         .bandwidth = Bandwidth(5'701'254'276),
-                                         .communication = CommunicationMode::kSequential}));
+  const Cluster cluster =
+      testing::equal_devices(4, Bytes(3276LL << 20), microseconds(134), Bandwidth(5'701'254'276),
+                             CommunicationMode::kSequential);
   const PlanResult result = make_plan(CostModel(graph, cluster), request_for("m-etf"));
   REQUIRE(std::holds_alternative<Plan>(result));
   CHECK(check_schedule(graph, cluster, std::get<Plan>(result).schedule).empty());

@@ -14,15 +14,13 @@
 #include "baechi/plan/search/spending.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
 
 ClusterSpec equal(std::size_t count, Bytes capacity = Bytes(1'000'000)) {
-  return uniform_cluster({.count = count,
-                          .capacity = capacity,
-                          .latency = Time(2),
-                          .bandwidth = Bandwidth(1'000'000'000)});
+  return equal_devices(count, capacity, Time(2), Bandwidth(1'000'000'000)).spec();
 }
 
 OpGraph layers(std::uint64_t seed, double edge_chance) {

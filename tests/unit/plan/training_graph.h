@@ -10,6 +10,7 @@
 
 #include "baechi/graph/op_graph.h"
 #include "baechi/graph/op_graph_builder.h"
+#include "unit/graphs.h"
 
 namespace baechi::testing {
 
@@ -23,9 +24,7 @@ inline OpGraph training(std::int64_t batch, bool marked = true) {
   std::vector<OpId> forward, backward;
   const auto add = [&](const std::string& name, std::int64_t time, OperatorSpec spec) {
     spec.name = name;
-    const OpId op = builder.add_operator(spec);
-    builder.set_time(op, "gpu", Time(time));
-    return op;
+    return timed(builder, spec, Time(time));
   };
   for (int i = 0; i < 4; ++i)
     forward.push_back(

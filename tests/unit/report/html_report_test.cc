@@ -22,11 +22,10 @@ std::size_t count_of(std::string_view text, std::string_view part) {
 
 OpGraph hostile_graph() {
   OpGraphBuilder builder("<b>{{data}}</title><script>alert(1)</script>");
-  OpId before = builder.add_operator({.name = "</script><script>alert(2)</script>", .kind = "<i>"});
-  builder.set_time(before, kAnyKind, Time(5));
+  OpId before = testing::timed(
+      builder, {.name = "</script><script>alert(2)</script>", .kind = "<i>"}, Time(5), kAnyKind);
   for (const char* name : {"<!--", "{{script}}", "\xE2\x80\xA8 \"quoted\\ \n", "größer", "grün"}) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, kAnyKind, Time(7));
+    const OpId op = testing::timed(builder, {.name = name}, Time(7), kAnyKind);
     builder.add_control_edge(before, op);
     before = op;
   }

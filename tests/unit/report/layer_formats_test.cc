@@ -29,9 +29,9 @@ OpGraph chain_of(const std::vector<Weight>& weights) {
   OpGraphBuilder builder("lm");
   std::optional<TensorId> before;
   for (const Weight& weight : weights) {
-    const OpId op = builder.add_operator(
-        {.name = weight.name, .permanent = weight.held, .backward = weight.backward});
-    builder.set_time(op, kAnyKind, Time(10));
+    const OpId op = testing::timed(
+        builder, {.name = weight.name, .permanent = weight.held, .backward = weight.backward},
+        Time(10), kAnyKind);
     if (before.has_value()) builder.connect(*before, op);
     before = builder.add_output(op, Bytes(8));
   }
@@ -189,8 +189,8 @@ TEST_CASE("ends: what a layer depends on is before the layers, everything else b
   OpGraphBuilder builder("lm");
   std::vector<TensorId> made;
   for (const Weight& weight : weights) {
-    const OpId op = builder.add_operator({.name = weight.name, .permanent = weight.held});
-    builder.set_time(op, kAnyKind, Time(10));
+    const OpId op = testing::timed(builder, {.name = weight.name, .permanent = weight.held},
+                                   Time(10), kAnyKind);
     if (made.size() > 1) builder.connect(made.back(), op);
     if (weight.name == "head") builder.connect(made.front(), op);
     made.push_back(builder.add_output(op, Bytes(8)));

@@ -102,8 +102,8 @@ OpGraph layered_model(std::size_t layers) {
   std::optional<OpId> before;
   for (std::size_t i = 0; i < 2 * layers; ++i) {
     const std::string name = "layers/" + std::to_string(i / 2) + (i % 2 == 0 ? "/a" : "/b");
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(10)});
-    builder.set_time(op, kAnyKind, Time(10));
+    const OpId op =
+        testing::timed(builder, {.name = name, .permanent = Bytes(10)}, Time(10), kAnyKind);
     if (before.has_value()) builder.add_control_edge(*before, op);
     before = op;
   }
@@ -224,8 +224,8 @@ OpGraph language_model(std::size_t layers) {
   OpGraphBuilder builder("lm");
   std::optional<TensorId> before;
   const auto add = [&](const std::string& name) {
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(10)});
-    builder.set_time(op, kAnyKind, Time(10));
+    const OpId op =
+        testing::timed(builder, {.name = name, .permanent = Bytes(10)}, Time(10), kAnyKind);
     if (before.has_value()) builder.connect(*before, op);
     before = builder.add_output(op, Bytes(2048));
   };

@@ -14,6 +14,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -82,10 +83,8 @@ TEST_CASE("plan facts: an operator that waits for a transfer says which, and whe
   builder.set_time(b, kAnyKind, Time(3));
   builder.connect(builder.add_output(a, Bytes(100)), b);
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(1000),
-                                         .latency = Time(1),
-                                         .bandwidth = Bandwidth(20'000'000'000)}));
+  const Cluster cluster =
+      testing::equal_devices(2, Bytes(1000), Time(1), Bandwidth(20'000'000'000));
   const CostModel costs(graph, cluster);
   const Trace trace = simulate(costs, {{DeviceId(0), DeviceId(1)}, std::nullopt});
   const PlanFacts facts = plan_facts(graph, plan_from(graph, cluster, trace));

@@ -13,14 +13,15 @@
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/report/export/exports.h"
 #include "baechi/report/export/layer_formats.h"
+#include "unit/graphs.h"
 #include "unit/place/pipeline_graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
 
 Cluster equal_devices(std::size_t count) {
-  return Cluster(
-      uniform_cluster({.count = count, .capacity = Bytes(1'000'000'000), .latency = Time(0)}));
+  return testing::equal_devices(count, Bytes(1'000'000'000), Time(0));
 }
 
 Plan planned(const OpGraph& step, const Cluster& cluster, PlacedGraph placed,
@@ -86,9 +87,9 @@ OpGraph layers_of(bool skips, bool trains, bool shares = false) {
   std::vector<OpId> forward;
   std::vector<TensorId> made;
   for (std::size_t i = 0; i < 3; ++i) {
-    const OpId op = builder.add_operator(
-        {.name = "layers/" + std::to_string(i) + "/w", .permanent = Bytes(10)});
-    builder.set_time(op, kAnyKind, Time(10));
+    const OpId op = testing::timed(
+        builder, {.name = "layers/" + std::to_string(i) + "/w", .permanent = Bytes(10)}, Time(10),
+        kAnyKind);
     if (i > 0) builder.connect(made[i - 1], op);
     made.push_back(builder.add_output(op, Bytes(8)));
     forward.push_back(op);
@@ -98,8 +99,8 @@ OpGraph layers_of(bool skips, bool trains, bool shares = false) {
   std::optional<TensorId> gradient;
   for (std::size_t i = 3; i-- > 0 && trains;) {
     const OpId op =
-        builder.add_operator({.name = "layers/" + std::to_string(i) + "/b", .backward = true});
-    builder.set_time(op, kAnyKind, Time(20));
+        testing::timed(builder, {.name = "layers/" + std::to_string(i) + "/b", .backward = true},
+                       Time(20), kAnyKind);
     builder.set_forward(op, forward[i]);
     builder.connect(made[i], op);
     if (gradient.has_value()) builder.connect(*gradient, op);

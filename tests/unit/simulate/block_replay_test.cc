@@ -160,14 +160,8 @@ TEST_CASE("block replay: tells from move to move what a whole replay tells") {
 // gpu:1              \-> e    and e is one
 TEST_CASE("block replay: joins neighbours that nobody elsewhere waits for") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 3)
-                            .op("b", 0)
-                            .op("c", 5)
-                            .op("d", 2)
-                            .op("e", 4)
-                            .tensor("a", 1, {"b"})
-                            .tensor("b", 1, {"c"})
-                            .tensor("c", 1, {"d", "e"})
+                            .ops({{"a", 3}, {"b", 0}, {"c", 5}, {"d", 2}, {"e", 4}})
+                            .tensors({{"a", 1, {"b"}}, {"b", 1, {"c"}}, {"c", 1, {"d", "e"}}})
                             .build();
   const Cluster cluster = byte_per_ns(2, CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);

@@ -4,22 +4,18 @@
 
 #include <string>
 
-#include "baechi/base/error.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/refusal.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
 
 std::string refusal(const OpGraph& graph, const Cluster& cluster, const PlacedGraph& placed) {
   const CostModel costs(graph, cluster);
-  try {
-    simulate(costs, placed);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return refusal_of([&] { simulate(costs, placed); });
 }
 
 TEST_CASE("simulate: refuses placements and orders of the wrong size") {
@@ -34,7 +30,7 @@ TEST_CASE("simulate: refuses placements and orders of the wrong size") {
 
 TEST_CASE("simulate: refuses an operator on a device that cannot run it or does not exist") {
   const OpGraph graph = chain({Time(1), Time(1)}, Bytes(1));
-  ClusterSpec spec = uniform_cluster({.count = 1, .capacity = Bytes(100), .latency = Time(0)});
+  ClusterSpec spec = equal_devices(1, Bytes(100), Time(0)).spec();
   spec.devices.push_back({"cpu:0", "cpu", Bytes(100), "localhost"});
   const Cluster cluster(spec);
   CHECK(refusal(graph, cluster, in_any_order(graph, {{"a"}, {"b"}})) ==
@@ -72,11 +68,7 @@ TEST_CASE("simulate: refuses an order that is no partition of the operators") {
 // a -> b and c -> d: gpu:0 wants b before c, gpu:1 wants d before a; e runs before either is stuck.
 TEST_CASE("simulate: an order that waits for itself names where every device is stuck") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("c", 1)
-                            .op("d", 1)
-                            .op("e", 1)
+                            .ops({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}})
                             .tensor("a", 1, {"b"})
                             .control("c", "d")
                             .build();

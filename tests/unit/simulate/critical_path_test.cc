@@ -75,11 +75,8 @@ TEST_CASE("critical path: an operator that waits for a busy device names what ke
 // a's two outputs leave gpu:0 one after the other: 6 bytes to gpu:1, 2 bytes to gpu:2.
 TEST_CASE("critical path: a transfer that waits in a queue names the one ahead of it") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("c", 9)
-                            .tensor("a", 6, {"b"})
-                            .tensor("a", 2, {"c"})
+                            .ops({{"a", 1}, {"b", 1}, {"c", 9}})
+                            .tensors({{"a", 6, {"b"}}, {"a", 2, {"c"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a"}, {"b"}, {"c"}});
   for (const auto mode : {CommunicationMode::kSequential, CommunicationMode::kDuplex}) {
@@ -97,12 +94,8 @@ TEST_CASE("critical path: a transfer that waits in a queue names the one ahead o
 // gpu:0 -> gpu:1 (5 bytes) and gpu:2 -> gpu:3 (3 bytes) share one bus and no device.
 TEST_CASE("critical path: a shared channel is named") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("c", 1)
-                            .op("d", 4)
-                            .tensor("a", 5, {"c"})
-                            .tensor("b", 3, {"d"})
+                            .ops({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 4}})
+                            .tensors({{"a", 5, {"c"}}, {"b", 3, {"d"}}})
                             .build();
   ClusterSpec spec = byte_per_ns(4, CommunicationMode::kDuplex).spec();
   for (LinkRule& rule : spec.links) rule.channels = {"bus"};

@@ -68,14 +68,8 @@ TEST_CASE(
     "simulate: parallel transfers never wait, sequential ones share one queue per device, "
     "duplex ones have one each way") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 2)
-                            .op("b", 2)
-                            .op("c", 1)
-                            .op("d", 1)
-                            .op("e", 1)
-                            .tensor("a", 3, {"c"})
-                            .tensor("a", 1, {"e"})
-                            .tensor("b", 4, {"d"})
+                            .ops({{"a", 2}, {"b", 2}, {"c", 1}, {"d", 1}, {"e", 1}})
+                            .tensors({{"a", 3, {"c"}}, {"a", 1, {"e"}}, {"b", 4, {"d"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a", "d"}, {"b", "c", "e"}});
   const auto starts_and_ends = [&](CommunicationMode mode) {
@@ -100,15 +94,8 @@ TEST_CASE(
 // place meanwhile. c (done at 3) finds gpu:2 and gpu:3 idle, but b came first: 16, not 3.
 TEST_CASE("simulate: queues are first come, first served, and nobody overtakes") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 2)
-                            .op("c", 3)
-                            .op("x", 1)
-                            .op("y", 1)
-                            .op("z", 1)
-                            .tensor("a", 10, {"x"})
-                            .tensor("b", 5, {"y"})
-                            .tensor("c", 1, {"z"})
+                            .ops({{"a", 1}, {"b", 2}, {"c", 3}, {"x", 1}, {"y", 1}, {"z", 1}})
+                            .tensors({{"a", 10, {"x"}}, {"b", 5, {"y"}}, {"c", 1, {"z"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a"}, {"b", "x"}, {"c", "y"}, {"z"}});
   const Trace trace = replay(graph, byte_per_ns(4, CommunicationMode::kSequential), placed);
@@ -125,12 +112,8 @@ TEST_CASE("simulate: queues are first come, first served, and nobody overtakes")
 // Two transfers between different pairs of devices, both requested at 1, over one bus.
 TEST_CASE("simulate: a shared channel carries one transfer at a time, except in parallel mode") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("x", 1)
-                            .op("y", 1)
-                            .tensor("a", 4, {"x"})
-                            .tensor("b", 2, {"y"})
+                            .ops({{"a", 1}, {"b", 1}, {"x", 1}, {"y", 1}})
+                            .tensors({{"a", 4, {"x"}}, {"b", 2, {"y"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a"}, {"x"}, {"b"}, {"y"}});
   const auto makespan = [&](CommunicationMode mode, bool shared) {
@@ -148,12 +131,8 @@ TEST_CASE("simulate: a shared channel carries one transfer at a time, except in 
 // a's second output goes to gpu:2 and gpu:1, its first one to gpu:2; all are requested at 1.
 TEST_CASE("simulate: requests of one moment are served by tensor, then by destination") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("x", 1)
-                            .op("y", 1)
-                            .op("z", 1)
-                            .tensor("a", 3, {"z"})
-                            .tensor("a", 2, {"x", "y"})
+                            .ops({{"a", 1}, {"x", 1}, {"y", 1}, {"z", 1}})
+                            .tensors({{"a", 3, {"z"}}, {"a", 2, {"x", "y"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a"}, {"y"}, {"x", "z"}});
   const Trace trace = replay(graph, byte_per_ns(3, CommunicationMode::kDuplex), placed);
@@ -202,19 +181,17 @@ TEST_CASE("simulate: zero bytes still take the latency") {
 TEST_CASE(
     "simulate: without an order, who has been able to start the longest is next, then the "
     "smallest id") {
-  const OpGraph graph = GraphSketch()
-                            .op("first", 5)
-                            .op("early_id", 1)
-                            .op("same_a", 1)
-                            .op("same_b", 1)
-                            .op("late_id", 1)
-                            .op("one", 1)
-                            .op("two", 2)
-                            .control("one", "late_id")
-                            .control("two", "early_id")
-                            .control("two", "same_b")
-                            .control("two", "same_a")
-                            .build();
+  const OpGraph graph =
+      GraphSketch()
+          .ops({{"first", 5},
+                {"early_id", 1},
+                {"same_a", 1},
+                {"same_b", 1},
+                {"late_id", 1},
+                {"one", 1},
+                {"two", 2}})
+          .controls({{"one", "late_id"}, {"two", "early_id"}, {"two", "same_b"}, {"two", "same_a"}})
+          .build();
   const Trace trace =
       replay(graph, byte_per_ns(3, CommunicationMode::kParallel),
              in_any_order(
@@ -239,14 +216,9 @@ TEST_CASE(
 // asks in round 1, after a, though its tensor has the smaller id. Both go to gpu:2.
 TEST_CASE("simulate: an operator of no length asks for its transfers after those that took time") {
   const OpGraph graph = GraphSketch()
-                            .op("z", 0)
-                            .op("p", 2)
-                            .op("a", 2)
-                            .op("reads_z", 1)
-                            .op("reads_a", 1)
+                            .ops({{"z", 0}, {"p", 2}, {"a", 2}, {"reads_z", 1}, {"reads_a", 1}})
                             .control("p", "z")
-                            .tensor("z", 2, {"reads_z"})
-                            .tensor("a", 5, {"reads_a"})
+                            .tensors({{"z", 2, {"reads_z"}}, {"a", 5, {"reads_a"}}})
                             .build();
   const Trace trace = replay(graph, byte_per_ns(4, CommunicationMode::kSequential),
                              in_any_order(graph, {{"a"}, {"p"}, {"reads_z", "reads_a"}, {"z"}}));
@@ -269,10 +241,9 @@ TEST_CASE("simulate: any number of operators and transfers of no length happen a
 
 TEST_CASE("simulate: devices of other kinds and speeds, and links of their own") {
   OpGraphBuilder builder;
-  const OpId a = builder.add_operator({.name = "a"}), b = builder.add_operator({.name = "b"});
-  builder.set_time(a, "gpu", Time(10));
+  const OpId a = timed(builder, {.name = "a"}, Time(10)),
+             b = timed(builder, {.name = "b"}, Time(7), "*");
   builder.set_time(a, "cpu", Time(70));
-  builder.set_time(b, "*", Time(7));
   builder.connect(builder.add_output(a, Bytes(6)), b);
   const OpGraph graph = std::move(builder).build();
 
@@ -308,16 +279,11 @@ TEST_CASE("simulate: times beyond 63 bits are the input's fault") {
 // start there, d is running, and e waits for the 100 bytes of s.
 TEST_CASE("simulate: a run that failed half way leaves nothing behind") {
   constexpr std::int64_t kHuge = std::int64_t{1} << 62;
-  const OpGraph graph = GraphSketch()
-                            .op("a", 2)
-                            .op("b", 1, kHuge)
-                            .op("c", 1)
-                            .op("d", 9)
-                            .op("s", 1)
-                            .op("e", 1)
-                            .tensor("s", 100, {"e"})
-                            .tensor("a", kHuge, {})
-                            .build();
+  const OpGraph graph =
+      GraphSketch()
+          .ops({{"a", 2}, {"b", 1, kHuge}, {"c", 1}, {"d", 9}, {"s", 1}, {"e", 1}})
+          .tensors({{"s", 100, {"e"}}, {"a", kHuge, {}}})
+          .build();
   const Cluster cluster = byte_per_ns(4, CommunicationMode::kParallel);
   const CostModel costs(graph, cluster);
   const PlacedGraph bad = in_any_order(graph, {{"a", "b", "c", "e"}, {"d"}, {"s"}, {}});

@@ -7,6 +7,7 @@
 
 #include "baechi/simulate/execution_simulator.h"
 #include "unit/graph_sketch.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
@@ -17,10 +18,7 @@ using enum MemoryUse;
 TEST_CASE("held memory: permanent, temporary, outputs and copies, each under its operator") {
   const OpGraph graph =
       GraphSketch().op("a", 2, 1).op("b", 3, 3, 5).tensor("a", 4, {"b"}).tensor("b", 2, {}).build();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(100),
-                                         .latency = Time(0),
-                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const Cluster cluster = equal_devices(2, Bytes(100), Time(0), Bandwidth(1'000'000'000));
   const Schedule schedule =
       simulate(CostModel(graph, cluster), in_order(graph, {{"a"}, {"b"}})).schedule;
   const auto at = [&](std::int64_t moment) {

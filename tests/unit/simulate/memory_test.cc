@@ -21,11 +21,8 @@ struct Setting {
 
 // One byte per nanosecond, no latency.
 Trace replay(const OpGraph& graph, const DeviceLists& lists, const Setting& setting = {}) {
-  const Cluster cluster(uniform_cluster({.count = setting.devices,
-                                         .capacity = setting.capacity,
-                                         .latency = Time(0),
-                                         .bandwidth = Bandwidth(1'000'000'000),
-                                         .communication = setting.mode}));
+  const Cluster cluster = equal_devices(setting.devices, setting.capacity, Time(0),
+                                        Bandwidth(1'000'000'000), setting.mode);
   return simulate(CostModel(graph, cluster), in_order(graph, lists), {.record_memory = true});
 }
 
@@ -42,12 +39,8 @@ std::vector<MemoryStep> curve(std::initializer_list<std::pair<int, int>> steps) 
 //                                                      6: the step is over               =  3
 TEST_CASE("memory: temporary memory and tensors come and go with their operators") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 2, 1, 1)
-                            .op("b", 3, 2, 1)
-                            .op("c", 1, 0, 1)
-                            .tensor("a", 4, {"b"})
-                            .tensor("b", 5, {"c"})
-                            .tensor("c", 3, {})
+                            .ops({{"a", 2, 1, 1}, {"b", 3, 2, 1}, {"c", 1, 0, 1}})
+                            .tensors({{"a", 4, {"b"}}, {"b", 5, {"c"}}, {"c", 3, {}}})
                             .build();
   const Trace trace = replay(graph, {{"a", "b", "c"}});
   const DeviceTrace& device = trace.devices[kGpu0];
@@ -72,12 +65,8 @@ TEST_CASE("memory: what ends at a moment is freed before what starts there is ta
 TEST_CASE(
     "memory: a sender holds a tensor until its last transfer ended, a receiver from its start") {
   const OpGraph graph = GraphSketch()
-                            .op("w", 1)
-                            .op("a", 1)
-                            .op("near", 1)
-                            .op("far", 1)
-                            .tensor("w", 6, {"far"})
-                            .tensor("a", 4, {"near", "far"})
+                            .ops({{"w", 1}, {"a", 1}, {"near", 1}, {"far", 1}})
+                            .tensors({{"w", 6, {"far"}}, {"a", 4, {"near", "far"}}})
                             .build();
   const Trace trace = replay(graph, {{"w", "a", "near"}, {"far"}}, {.devices = 2});
   CHECK(trace.devices[kGpu0].memory == curve({{0, 6}, {1, 10}, {7, 4}, {11, 0}}));
@@ -90,12 +79,8 @@ TEST_CASE(
 // In parallel mode the transfers of one sender end out of order: big (10 bytes) 1-11, small 2-4.
 TEST_CASE("memory: transfers that end out of order free their tensors when they end") {
   const OpGraph graph = GraphSketch()
-                            .op("big", 1)
-                            .op("small", 1)
-                            .op("x", 1)
-                            .op("y", 1)
-                            .tensor("big", 10, {"x"})
-                            .tensor("small", 2, {"y"})
+                            .ops({{"big", 1}, {"small", 1}, {"x", 1}, {"y", 1}})
+                            .tensors({{"big", 10, {"x"}}, {"small", 2, {"y"}}})
                             .build();
   const Trace trace = replay(graph, {{"big", "small"}, {"y", "x"}},
                              {.devices = 2, .mode = CommunicationMode::kParallel});
@@ -116,15 +101,9 @@ TEST_CASE("memory: a copy is held until its last local reader has finished, and 
 TEST_CASE("memory: retain keeps forward outputs and their copies until the step ends") {
   const auto sketch = [](MemoryMode mode) {
     return GraphSketch()
-        .op("f", 1)
-        .op("g", 1)
-        .op("b", 1)
-        .op("c", 1)
-        .tensor("f", 4, {"g"})
-        .tensor("g", 4, {"b"})
-        .tensor("b", 4, {"c"})
-        .backward("b")
-        .backward("c")
+        .ops({{"f", 1}, {"g", 1}, {"b", 1}, {"c", 1}})
+        .tensors({{"f", 4, {"g"}}, {"g", 4, {"b"}}, {"b", 4, {"c"}}})
+        .backwards({"b", "c"})
         .memory_mode(mode)
         .build();
   };
@@ -157,12 +136,8 @@ TEST_CASE(
 // a's output of 1, which c reads; a's temporary 8 has ended.
 TEST_CASE("memory: intervals of no length count at their moment, all together") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 3, 8)
-                            .op("b", 0, 5)
-                            .op("c", 0, 4)
-                            .op("d", 2)
-                            .tensor("a", 1, {"d"})
-                            .tensor("b", 2, {"c"})
+                            .ops({{"a", 3, 8}, {"b", 0, 5}, {"c", 0, 4}, {"d", 2}})
+                            .tensors({{"a", 1, {"d"}}, {"b", 2, {"c"}}})
                             .control("a", "b")
                             .build();
   const DeviceTrace device = replay(graph, {{"a", "b", "c", "d"}}).devices[kGpu0];
@@ -175,10 +150,8 @@ TEST_CASE("memory: intervals of no length count at their moment, all together") 
 TEST_CASE("memory: at the end of the step only what starts there is left") {
   // a 0-3 holds 7 and leaves 6 until 3, the makespan; z takes no time at 3 and 5 bytes.
   const OpGraph graph = GraphSketch()
-                            .op("a", 3, 1)
-                            .op("z", 0, 3)
-                            .tensor("a", 6, {})
-                            .tensor("z", 2, {})
+                            .ops({{"a", 3, 1}, {"z", 0, 3}})
+                            .tensors({{"a", 6, {}}, {"z", 2, {}}})
                             .control("a", "z")
                             .build();
   const DeviceTrace device = replay(graph, {{"a", "z"}}).devices[kGpu0];
@@ -196,7 +169,7 @@ TEST_CASE("memory: at the end of the step only what starts there is left") {
 
 TEST_CASE("memory: the curve is recorded only when asked for, and nothing else changes") {
   const OpGraph graph = fork_join(3, Time(2), Bytes(5));
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(100), .latency = Time(1)}));
+  const Cluster cluster = equal_devices(2, Bytes(100), Time(1));
   const CostModel costs(graph, cluster);
   const PlacedGraph placed = in_order(graph, {{"src", "m0", "sink"}, {"m1", "m2"}});
   const Trace plain = simulate(costs, placed);
@@ -214,8 +187,7 @@ TEST_CASE("memory: the first device to overflow is found, by time and then by id
       GraphSketch().op("a", 4).op("b", 2, 12).op("c", 2).op("d", 1, 11).op("e", 5, 20).build();
   const DeviceLists lists{{"a", "b"}, {"c", "d", "e"}};
   const auto overflow = [&](std::int64_t capacity) {
-    const Cluster cluster(
-        uniform_cluster({.count = 2, .capacity = Bytes(capacity), .latency = Time(0)}));
+    const Cluster cluster = equal_devices(2, Bytes(capacity), Time(0));
     return find_overflow(simulate(CostModel(graph, cluster), in_order(graph, lists)), cluster);
   };
   REQUIRE(overflow(10).has_value());
@@ -228,7 +200,7 @@ TEST_CASE("memory: the first device to overflow is found, by time and then by id
 
   const OpGraph twins = GraphSketch().op("a", 1, 5).op("b", 1, 6).build();
   const Trace trace = replay(twins, {{"b"}, {"a"}}, {.devices = 2, .capacity = Bytes(4)});
-  const Cluster cluster(uniform_cluster({.count = 2, .capacity = Bytes(4), .latency = Time(0)}));
+  const Cluster cluster = equal_devices(2, Bytes(4), Time(0));
   CHECK(find_overflow(trace, cluster)->device == kGpu0);
   CHECK(find_overflow(trace, cluster)->over == Bytes(2));
 }

@@ -46,12 +46,8 @@ std::string first_fault(const OpGraph& graph, const Cluster& cluster, const Sche
 // a(5) is read by b(4) on gpu:1 and d(1) on gpu:2; c(1) is behind a on gpu:0.
 OpGraph fork() {
   return GraphSketch()
-      .op("a", 5)
-      .op("b", 4)
-      .op("c", 1)
-      .op("d", 1)
-      .tensor("a", 4, {"b"})
-      .tensor("a", 3, {"d"})
+      .ops({{"a", 5}, {"b", 4}, {"c", 1}, {"d", 1}})
+      .tensors({{"a", 4, {"b"}}, {"a", 3, {"d"}}})
       .build();
 }
 
@@ -95,13 +91,8 @@ TEST_CASE("verify: a device that does not wait for its sends, or longer than for
 // a sends two messages, and what reads each is the first on its device; e reads that of b again.
 TEST_CASE("messages that take time: who sends and who receives first takes longer") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 5)
-                            .op("b", 4)
-                            .op("c", 1)
-                            .op("d", 1)
-                            .op("e", 1)
-                            .tensor("a", 4, {"b", "e"})
-                            .tensor("a", 3, {"d"})
+                            .ops({{"a", 5}, {"b", 4}, {"c", 1}, {"d", 1}, {"e", 1}})
+                            .tensors({{"a", 4, {"b", "e"}}, {"a", 3, {"d"}}})
                             .build();
   const PlacedGraph placed = in_order(graph, {{"a", "c"}, {"b", "e"}, {"d"}});
   const Cluster cluster =

@@ -14,16 +14,10 @@
 #include "baechi/study/near_names.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
-
-Cluster equal_devices(std::size_t count, Bytes capacity = Bytes(1000)) {
-  return Cluster(uniform_cluster({.count = count,
-                                  .capacity = capacity,
-                                  .latency = Time(0),
-                                  .bandwidth = Bandwidth(1'000'000'000)}));
-}
 
 Plan plan_in_order(const CostModel& costs, const DeviceLists& lists) {
   return plan_of(costs, in_order(costs.graph(), lists), "given", /*bounds=*/true);
@@ -32,7 +26,7 @@ Plan plan_in_order(const CostModel& costs, const DeviceLists& lists) {
 // One device that is never idle.
 TEST_CASE("explain: a device that computes all the time is the bottleneck") {
   const OpGraph graph = GraphSketch().op("a", 5).op("b", 3).build();
-  const Cluster cluster = equal_devices(2);
+  const Cluster cluster = byte_per_ns(2, CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);
   const PlanExplanation told = explain_plan(graph, cluster, plan_in_order(costs, {{"a", "b"}, {}}));
   CHECK(told.bottleneck == Bottleneck::kDeviceLoad);
@@ -43,7 +37,7 @@ TEST_CASE("explain: a device that computes all the time is the bottleneck") {
 // a 0-2, ten bytes 2-12, b 12-14.
 TEST_CASE("explain: a step that mostly sends is bound by communication") {
   const OpGraph graph = chain({Time(2), Time(2)}, Bytes(10));
-  const Cluster cluster = equal_devices(2);
+  const Cluster cluster = byte_per_ns(2, CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_of(costs, {Placement{DeviceId(0), DeviceId(1)}, std::nullopt}, "x", true);
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -56,14 +50,10 @@ TEST_CASE("explain: a step that mostly sends is bound by communication") {
 // gpu:0  a 0-6; gpu:1  b 0-4, c 4-8, after which d takes 2: c could have run at once, d needs all.
 TEST_CASE("explain: waiting for devices that are not always busy is sharing them") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 2)
-                            .op("b", 4)
-                            .op("c", 1)
-                            .op("d", 4)
-                            .tensor("c", 0, {"d"})
-                            .tensor("a", 0, {"d"})
+                            .ops({{"a", 2}, {"b", 4}, {"c", 1}, {"d", 4}})
+                            .tensors({{"c", 0, {"d"}}, {"a", 0, {"d"}}})
                             .build();
-  const Cluster cluster = equal_devices(2);
+  const Cluster cluster = byte_per_ns(2, CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_in_order(costs, {{"a", "d"}, {"b", "c"}});
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -75,14 +65,13 @@ TEST_CASE("explain: waiting for devices that are not always busy is sharing them
 
 TEST_CASE("explain: memory is told by group, the largest holder first") {
   OpGraphBuilder builder("grouped");
-  const OpId a = builder.add_operator({.name = "a", .permanent = Bytes(10)});
-  const OpId b = builder.add_operator({.name = "b", .permanent = Bytes(30)});
-  const OpId c = builder.add_operator({.name = "c", .permanent = Bytes(25)});
-  for (const OpId op : {a, b, c}) builder.set_time(op, "gpu", Time(1));
+  const OpId a = timed(builder, {.name = "a", .permanent = Bytes(10)}, Time(1));
+  const OpId b = timed(builder, {.name = "b", .permanent = Bytes(30)}, Time(1));
+  const OpId c = timed(builder, {.name = "c", .permanent = Bytes(25)}, Time(1));
   builder.add_to_group(a, "g");
   builder.add_to_group(c, "g");
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster = equal_devices(1, Bytes(66));
+  const Cluster cluster = byte_per_ns(1, CommunicationMode::kSequential, Time(0), Bytes(66));
   const CostModel costs(graph, cluster);
   const Plan plan = plan_of(costs, {Placement(3, DeviceId(0)), std::nullopt}, "x", false);
   const PlanExplanation told = explain_plan(graph, cluster, plan);
@@ -98,13 +87,10 @@ TEST_CASE("explain: memory is told by group, the largest holder first") {
 // starts when a's two bytes are there: 3-5, then 5-9; on gpu:2 both come one after the other.
 TEST_CASE("explain: an operator's alternatives, worked out by hand") {
   const OpGraph graph = GraphSketch()
-                            .op("a", 3)
-                            .op("b", 2)
-                            .op("c", 4)
-                            .tensor("a", 2, {"c"})
-                            .tensor("b", 4, {"c"})
+                            .ops({{"a", 3}, {"b", 2}, {"c", 4}})
+                            .tensors({{"a", 2, {"c"}}, {"b", 4, {"c"}}})
                             .build();
-  const Cluster cluster = equal_devices(3);
+  const Cluster cluster = byte_per_ns(3, CommunicationMode::kSequential);
   const CostModel costs(graph, cluster);
   const Plan plan = plan_in_order(costs, {{"a", "c"}, {"b"}, {}});
   REQUIRE(plan.makespan() == Time(10));
@@ -139,7 +125,7 @@ TEST_CASE("explain: devices that an operator or its group cannot be on, and that
   builder.add_to_group(a, "g");
   builder.add_to_group(b, "g");
   const OpGraph graph = std::move(builder).build();
-  ClusterSpec spec = uniform_cluster({.count = 3, .capacity = Bytes(20), .latency = Time(1)});
+  ClusterSpec spec = equal_devices(3, Bytes(20), Time(1)).spec();
   spec.devices[1].capacity = Bytes(17);
   spec.devices[2].kind = "cpu";
   const Cluster cluster(std::move(spec));

@@ -21,6 +21,7 @@
 #include "baechi/study/sweep.h"
 #include "baechi/study/what_if.h"
 #include "baechi/verify/check_schedule.h"
+#include "unit/graphs.h"
 #include "unit/plan/training_graph.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -133,8 +134,7 @@ OpGraph less_for_more_samples(std::int64_t batch) {
   OpGraphBuilder builder("proof");
   builder.set_batch_size(batch);
   const auto add = [&](const std::string& name, std::int64_t bytes) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(10));
+    const OpId op = timed(builder, {.name = name}, Time(10));
     builder.add_output(op, Bytes(bytes));
   };
   add("large", 300 - 100 * batch);

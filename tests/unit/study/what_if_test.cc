@@ -19,6 +19,7 @@
 #include "baechi/study/sweep.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
 namespace {
@@ -47,8 +48,7 @@ OpGraph four_apart() {
   OpGraphBuilder builder("apart");
   builder.set_batch_size(8);
   for (const char* name : {"a", "b", "c", "d"}) {
-    const OpId op = builder.add_operator({.name = name, .permanent = gibibytes(3)});
-    builder.set_time(op, "gpu", milliseconds(1));
+    const OpId op = timed(builder, {.name = name, .permanent = gibibytes(3)}, milliseconds(1));
     builder.set_time(op, "tpu", milliseconds(1));
     builder.connect(builder.add_output(op, Bytes(8)),
                     builder.add_operator({.name = name + std::string("'")}));
@@ -128,8 +128,8 @@ TEST_CASE("what-if: a scenario that cannot be says why") {
 TEST_CASE("what-if: a batch whose numbers overflow is a row with the reason, and proves nothing") {
   OpGraphBuilder builder("row");
   builder.set_batch_size(8);
-  const OpId a = builder.add_operator({.name = "a"}), b = builder.add_operator({.name = "b"});
-  for (const OpId op : {a, b}) builder.set_time(op, "gpu", milliseconds(1));
+  const OpId a = timed(builder, {.name = "a"}, milliseconds(1)),
+             b = timed(builder, {.name = "b"}, milliseconds(1));
   builder.add_control_edge(a, b);
   const OpGraph graph = std::move(builder).build();
   const ClusterSpec cluster = line("1x8GiB");
@@ -168,10 +168,8 @@ TEST_CASE(
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 10, .max_ops = 25});
-    const ClusterSpec cluster = uniform_cluster({.count = 2,
-                                                 .capacity = Bytes(10'000),
-                                                 .latency = Time(15),
-                                                 .bandwidth = Bandwidth(1'000'000'000)});
+    const ClusterSpec cluster =
+        equal_devices(2, Bytes(10'000), Time(15), Bandwidth(1'000'000'000)).spec();
     std::vector<Scenario> scenarios = standard_scenarios(graph, cluster, quick());
     std::erase_if(scenarios, [](const Scenario& scenario) {
       return scenario.name != "as it is" && scenario.name != "one more gpu" &&
@@ -269,8 +267,7 @@ TEST_CASE("min: what is found fits, and is not below what is proved impossible")
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.max_ops = 5, .group_chance = 0.2});
-    const ClusterSpec cluster =
-        uniform_cluster({.count = 2, .capacity = Bytes(1), .latency = Time(1)});
+    const ClusterSpec cluster = equal_devices(2, Bytes(1), Time(1)).spec();
     const auto memory = least_memory(graph, cluster, quick());
     if (!memory.has_value()) continue;
     const Plan& plan = memory->plan;
@@ -285,16 +282,13 @@ TEST_CASE("min: what is found fits, and is not below what is proved impossible")
 OpGraph six_apart(Bytes output) {
   OpGraphBuilder builder("six");
   for (const char* name : {"a", "b", "c", "d", "e", "f"}) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(100));
+    const OpId op = timed(builder, {.name = name}, Time(100));
     builder.add_output(op, output);
   }
   return std::move(builder).build();
 }
 
-Cluster three_of(Bytes capacity) {
-  return Cluster(uniform_cluster({.count = 3, .capacity = capacity, .latency = Time(1)}));
-}
+Cluster three_of(Bytes capacity) { return equal_devices(3, capacity, Time(1)); }
 
 TEST_CASE("sensitivity: quartiles, and right costs that give the plan of right costs") {
   const Distribution of = distribution_of({Time(40), Time(10), Time(20), Time(30), Time(60)});

@@ -29,12 +29,12 @@ namespace {
 //            +---3-------------^--------^
 OpGraph layer() {
   OpGraphBuilder builder("layer");
-  const OpId w = builder.add_operator({.name = "w", .permanent = Bytes(10), .per_step = true});
-  const OpId f = builder.add_operator({.name = "f", .permanent = Bytes(1), .temporary = Bytes(1)});
-  const OpId g = builder.add_operator({.name = "g"});
-  const OpId b = builder.add_operator({.name = "b", .forward = f});
-  const OpId u = builder.add_operator({.name = "u", .backward = true, .per_step = true});
-  for (const OpId op : {w, f, g, b, u}) builder.set_time(op, "gpu", Time(2));
+  const OpId w = timed(builder, {.name = "w", .permanent = Bytes(10), .per_step = true}, Time(2));
+  const OpId f =
+      timed(builder, {.name = "f", .permanent = Bytes(1), .temporary = Bytes(1)}, Time(2));
+  const OpId g = timed(builder, {.name = "g"}, Time(2));
+  const OpId b = timed(builder, {.name = "b", .forward = f}, Time(2));
+  const OpId u = timed(builder, {.name = "u", .backward = true, .per_step = true}, Time(2));
   for (const OpId op : {w, f}) builder.add_to_group(op, "one");
   builder.connect(builder.add_output(w, Bytes(5)), f);
   builder.connect(builder.add_output(f, Bytes(4)), g);
@@ -172,12 +172,11 @@ TEST_CASE("verify: a step has all of its micro-batches and no more") {
 OpGraph with_mean() {
   OpGraphBuilder builder("mean");
   const OpId mean = builder.add_operator({.name = "mean", .variable = true});
-  const OpId x = builder.add_operator({.name = "x"});
-  const OpId f = builder.add_operator({.name = "f"});
-  const OpId drop = builder.add_operator({.name = "drop", .random = true});
-  const OpId g = builder.add_operator({.name = "g"});
+  const OpId x = timed(builder, {.name = "x"}, Time(2));
+  const OpId f = timed(builder, {.name = "f"}, Time(2));
+  const OpId drop = timed(builder, {.name = "drop", .random = true}, Time(2));
+  const OpId g = timed(builder, {.name = "g"}, Time(2));
   builder.set_time(mean, "gpu", Time(0));
-  for (const OpId op : {x, f, drop, g}) builder.set_time(op, "gpu", Time(2));
   builder.connect(builder.add_output(mean, Bytes(5)), f);
   builder.connect(builder.add_output(x, Bytes(4)), f);
   builder.connect(builder.add_output(f, Bytes(4)), drop);

@@ -11,6 +11,7 @@
 
 #include "baechi/plan/planner.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "unit/plan/one_size.h"
 #include "unit/plan/training_graph.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -57,11 +58,9 @@ TEST_CASE("verify: every figure that a plan claims is counted again") {
 }
 
 TEST_CASE("verify: a step of micro-batches is checked against the graph of one") {
-  std::vector<OpGraph> sizes;
-  sizes.push_back(training(4));
   StepRequest request{.search = {.budget = 0.02}};
   request.micro_batches = {3};
-  const StepPlan made = make_step_plan(std::move(sizes), two(), request);
+  const StepPlan made = step_plan_of(training(4), two(), request);
   const Plan& plan = std::get<Plan>(made.result);
   CHECK(check_plan(training(4), made.step.graph, plan).empty());
   // The right schedule of another graph's micro-batches.

@@ -25,15 +25,13 @@ namespace {
 OpGraph diamond() {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, std::optional<std::string_view> pin = {}) {
-    const OpId op = builder.add_operator(
-        {.name = name, .permanent = Bytes(100), .temporary = Bytes(10), .pin = pin});
-    builder.set_time(op, "*", Time(10));
-    return op;
+    return testing::timed(
+        builder, {.name = name, .permanent = Bytes(100), .temporary = Bytes(10), .pin = pin},
+        Time(10), "*");
   };
   const OpId src = add("src"), left = add("left"), right = add("right"), far = add("far", "gpu:2");
   const OpId sink = add("sink");
-  const OpId mark = builder.add_operator({.name = "mark"});
-  builder.set_time(mark, "gpu", Time(0));
+  const OpId mark = testing::timed(builder, {.name = "mark"}, Time(0));
   builder.add_to_group(src, "weights");
   builder.add_to_group(left, "weights");
   const TensorId shared = builder.add_output(src, Bytes(8));
@@ -292,12 +290,10 @@ TEST_CASE("verify: the communication mode and the channels decide which transfer
 TEST_CASE(
     "verify: one device may send and receive at once in duplex mode, not in sequential mode") {
   OpGraphBuilder builder;
-  const OpId left = builder.add_operator({.name = "left"});
-  const OpId right = builder.add_operator({.name = "right"});
-  const OpId after_left = builder.add_operator({.name = "after left"});
-  const OpId after_right = builder.add_operator({.name = "after right"});
-  for (const OpId op : {left, right, after_left, after_right})
-    builder.set_time(op, "gpu", Time(10));
+  const OpId left = testing::timed(builder, {.name = "left"}, Time(10));
+  const OpId right = testing::timed(builder, {.name = "right"}, Time(10));
+  const OpId after_left = testing::timed(builder, {.name = "after left"}, Time(10));
+  const OpId after_right = testing::timed(builder, {.name = "after right"}, Time(10));
   builder.connect(builder.add_output(left, Bytes(1)), after_left);
   builder.connect(builder.add_output(right, Bytes(1)), after_right);
   const OpGraph graph = std::move(builder).build();
@@ -357,11 +353,10 @@ TEST_CASE("verify: memory mode retain keeps forward outputs and their copies, no
   // f -> b with b the backward of f, both on gpu:0, then u on gpu:1 reads f and b.
   const auto peaks = [](MemoryMode mode) {
     OpGraphBuilder builder;
-    const OpId f = builder.add_operator({.name = "f"});
-    const OpId b = builder.add_operator({.name = "b", .forward = f});
-    const OpId u = builder.add_operator({.name = "u", .backward = true});
-    const OpId v = builder.add_operator({.name = "v", .backward = true});
-    for (const OpId op : {f, b, u, v}) builder.set_time(op, "gpu", Time(10));
+    const OpId f = testing::timed(builder, {.name = "f"}, Time(10));
+    const OpId b = testing::timed(builder, {.name = "b", .forward = f}, Time(10));
+    const OpId u = testing::timed(builder, {.name = "u", .backward = true}, Time(10));
+    const OpId v = testing::timed(builder, {.name = "v", .backward = true}, Time(10));
     const TensorId f_out = builder.add_output(f, Bytes(1));
     const TensorId b_out = builder.add_output(b, Bytes(10));
     const TensorId u_out = builder.add_output(u, Bytes(100));

@@ -14,19 +14,12 @@ namespace baechi::testing {
 namespace {
 
 TEST_CASE("planner: a proof names what lacks most, and three more that no device has room for") {
-  const OpGraph graph = GraphSketch()
-                            .op("a", 1)
-                            .op("b", 1)
-                            .op("c", 1)
-                            .op("d", 1)
-                            .op("e", 1)
-                            .op("small", 1)
-                            .tensor("a", 20, {"small"})
-                            .tensor("b", 50, {})
-                            .tensor("c", 30, {})
-                            .tensor("d", 25, {})
-                            .tensor("e", 40, {})
-                            .build();
+  const OpGraph graph =
+      GraphSketch()
+          .ops({{"a", 1}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"small", 1}})
+          .tensors(
+              {{"a", 20, {"small"}}, {"b", 50, {}}, {"c", 30, {}}, {"d", 25, {}}, {"e", 40, {}}})
+          .build();
   const auto reason = [&](Bytes capacity) {
     const Cluster cluster = unit_latency_cluster(2, capacity);
     const CostModel costs(graph, cluster);
@@ -45,8 +38,7 @@ TEST_CASE("planner: a proof names what lacks most, and three more that no device
 TEST_CASE("memory needs: what only some devices may run has to fit those") {
   OpGraphBuilder builder("two kinds");
   for (const char* name : {"a", "b", "c"}) {
-    const OpId op = builder.add_operator({.name = name, .permanent = Bytes(10)});
-    builder.set_time(op, "gpu", Time(1));
+    const OpId op = timed(builder, {.name = name, .permanent = Bytes(10)}, Time(1));
     if (name[0] == 'c') builder.set_time(op, "host", Time(1));
   }
   const OpGraph graph = std::move(builder).build();

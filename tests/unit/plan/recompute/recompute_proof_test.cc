@@ -8,11 +8,11 @@
 #include <variant>
 #include <vector>
 
-#include "baechi/graph/recosted.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "unit/graph/training_sketches.h"
+#include "unit/plan/one_size.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -25,9 +25,7 @@ PlanResult planned_with(const OpGraph& graph, const Cluster& cluster, Recompute 
   request.search.suggest = false;
   request.search.bounds = false;
   request.micro_batches = {micro_batches};
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
-  return make_step_plan(std::move(sizes), cluster, request).result;
+  return step_plan_of(graph, cluster, request).result;
 }
 
 // f1 keeps two outputs and has a second run that needs more at once than keeping them: with all

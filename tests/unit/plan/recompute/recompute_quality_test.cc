@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "baechi/graph/recosted.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/verify/check_plan.h"
 #include "unit/graph/training_sketches.h"
+#include "unit/plan/one_size.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -33,11 +33,9 @@ std::optional<Time> fixed_step(std::uint64_t seed, const Fixed& fixed) {
   request.recompute = fixed.recompute;
   request.search.suggest = false;
   request.micro_batches = {fixed.micro_batches};
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
   const Cluster cluster =
       byte_per_ns(fixed.devices, CommunicationMode::kDuplex, Time(0), Bytes(fixed.capacity));
-  const StepPlan made = make_step_plan(std::move(sizes), cluster, request);
+  const StepPlan made = step_plan_of(graph, cluster, request);
   const Plan* plan = std::get_if<Plan>(&made.result);
   if (plan == nullptr) return std::nullopt;
   CHECK(check_plan(graph, made.step.graph, *plan).empty());

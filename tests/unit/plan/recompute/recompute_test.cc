@@ -18,7 +18,6 @@
 #include "baechi/base/error.h"
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
-#include "baechi/graph/recosted.h"
 #include "baechi/graph/topological_order.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/io/step/open_plan.h"
@@ -37,6 +36,8 @@
 #include "unit/graph/training_sketches.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
+#include "unit/plan/one_size.h"
+#include "unit/refusal.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -53,9 +54,7 @@ StepRequest asking(Recompute recompute) {
 }
 
 StepPlan planned(const OpGraph& graph, const Cluster& cluster, const StepRequest& request) {
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
-  return make_step_plan(std::move(sizes), cluster, request);
+  return step_plan_of(graph, cluster, request);
 }
 
 std::optional<Time> step_of_plan(const OpGraph& graph, const Cluster& cluster,
@@ -251,9 +250,7 @@ OpGraph with_updates_at_the_end(std::size_t layers) {
   OpGraphBuilder builder("training");
   const auto add = [&](const std::string& name, OperatorSpec spec) {
     spec.name = name;
-    const OpId op = builder.add_operator(spec);
-    builder.set_time(op, "gpu", Time(5));
-    return op;
+    return timed(builder, spec, Time(5));
   };
   std::vector<OpId> forward, backward;
   std::vector<TensorId> kept, gradients;
@@ -365,12 +362,7 @@ TEST_CASE("recompute: the file of a plan tells it again, and only with the graph
   const auto spoiled = [&](const std::string& from, const std::string& to) {
     std::string other = text;
     other.replace(other.find(from), from.size(), to);
-    try {
-      open_plan_text(other, "plan.json", three_layers());
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return refusal_of([&] { open_plan_text(other, "plan.json", three_layers()); });
   };
   CHECK(spoiled(R"("operator": "f0")", R"("operator": "b0")").find("of the backward pass") !=
         std::string::npos);
@@ -454,12 +446,7 @@ TEST_CASE("recompute: who stops a search keeps the plan without second runs") {
 TEST_CASE("recompute: what it is not for is refused or told") {
   const Cluster cluster = devices(1, Bytes(1000));
   const auto error = [&](const StepRequest& request) {
-    try {
-      planned(three_layers(), cluster, request);
-    } catch (const InputError& thrown) {
-      return std::string(thrown.what());
-    }
-    return std::string("no error");
+    return refusal_of([&] { planned(three_layers(), cluster, request); });
   };
   StepRequest request = asking(Recompute::kAll);
   request.search.place.order = ExecutionOrder::kNone;

@@ -16,6 +16,8 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "property/effort.h"
 #include "unit/graphs.h"
+#include "unit/plan/one_size.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -50,10 +52,8 @@ TEST_CASE("paper: figure 1 takes 8 time units") {
 
 TEST_CASE("paper: figure 5 takes 7 time units without co-placement, and 3 with it") {
   const OpGraph graph = figure_5();
-  const Cluster cluster(uniform_cluster({.count = 2,
-                                         .capacity = Bytes(100),
-                                         .latency = Time(5),
-                                         .communication = CommunicationMode::kParallel}));
+  const Cluster cluster =
+      testing::equal_devices(2, Bytes(100), Time(5), {}, CommunicationMode::kParallel);
   const CostModel costs(graph, cluster);
   StepRequest request = paper();
   CHECK(std::get<Plan>(make_plan(costs, request.search)).makespan() == Time(3));
@@ -111,9 +111,7 @@ TEST_CASE("paper: what is beyond it, or what it decides, is refused") {
   CHECK(error_of(request) == "replicas: it is beyond the paper: leave out one of the two");
   request = paper();
   request.micro_batches = std::vector<std::uint32_t>{2};
-  std::vector<OpGraph> sizes;
-  sizes.push_back(figure_1());
-  CHECK_THROWS_AS(make_step_plan(std::move(sizes), unit_latency_cluster(2, Bytes(100)), request),
+  CHECK_THROWS_AS(testing::step_plan_of(figure_1(), unit_latency_cluster(2, Bytes(100)), request),
                   InputError);
 }
 
@@ -165,13 +163,12 @@ TEST_CASE("paper: auto is the best of its three") {
 TEST_CASE("paper: forward operators alone are placed as soon as one device holds the model") {
   const OpGraph graph = generate_transformer({.batch = 8, .length = 10, .layers = 2});
   const auto forward_note = [&](Bytes capacity, bool letter) {
-    const Cluster cluster(
-        uniform_cluster({.count = 2, .capacity = capacity, .latency = Time(100)}));
+    const Cluster cluster = testing::equal_devices(2, capacity, Time(100));
     const CostModel costs(graph, cluster);
     OptimizeOptions options = letter ? as_the_paper(paper()).search.optimize : OptimizeOptions{};
     return optimize(costs, options).passes.back().note;
   };
-  const Cluster one(uniform_cluster({.count = 1, .capacity = gibibytes(100), .latency = Time(0)}));
+  const Cluster one = testing::equal_devices(1, gibibytes(100), Time(0));
   const CostModel costs(graph, one);
   DeviceOrder order(1);
   order[DeviceId(0)].assign(graph.topological_order().begin(), graph.topological_order().end());

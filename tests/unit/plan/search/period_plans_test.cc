@@ -15,6 +15,7 @@
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -23,10 +24,7 @@ namespace {
 OpGraph layers_of_experts() { return generate_graph("moe", {.length = 256, .layers = 12}); }
 
 Cluster four_devices(Bytes capacity) {
-  return Cluster(uniform_cluster({.count = 4,
-                                  .capacity = capacity,
-                                  .latency = Time(134'000),
-                                  .bandwidth = Bandwidth(5'700'000'000)}));
+  return testing::equal_devices(4, capacity, Time(134'000), Bandwidth(5'700'000'000));
 }
 
 constexpr Bytes kRoom(64LL << 30);
@@ -67,8 +65,7 @@ TEST_CASE("periods: what is planned for a few layers is laid out over all, and s
 OpGraph tied_layers() {
   OpGraphBuilder builder;
   const auto add = [&](const std::string& name, std::int64_t time) {
-    const OpId op = builder.add_operator({.name = name});
-    builder.set_time(op, "gpu", Time(time));
+    const OpId op = testing::timed(builder, {.name = name}, Time(time));
     builder.add_output(op, Bytes(1'000));
     return op;
   };

@@ -10,6 +10,7 @@
 #include "baechi/verify/check_schedule.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -59,8 +60,7 @@ TEST_CASE("refine: finds the optimum of most tiny instances from a random start"
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 3, .max_ops = 6});
-    const Cluster cluster(
-        uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = Time(4)}));
+    const Cluster cluster = testing::equal_devices(2, Bytes(1'000), Time(4));
     const CostModel costs(graph, cluster);
     const auto best = testing::optimal_makespan(graph, cluster);
     const std::optional<PlacedGraph> start = start_for(costs, seed);
@@ -108,8 +108,7 @@ TEST_CASE("refine: turns down what is faster and does not fit") {
 TEST_SUITE("threads") {
   TEST_CASE("refine: the number of threads changes nothing") {
     const OpGraph graph = random_dag(7, {.min_ops = 60, .max_ops = 60, .edge_chance = 0.05});
-    const Cluster cluster(
-        uniform_cluster({.count = 3, .capacity = Bytes(10'000), .latency = Time(3)}));
+    const Cluster cluster = testing::equal_devices(3, Bytes(10'000), Time(3));
     const CostModel costs(graph, cluster);
     const Units units(costs);
     const PlacedGraph start = *start_for(costs, 1);
@@ -124,8 +123,7 @@ TEST_SUITE("threads") {
 
   TEST_CASE("refine: a request to stop returns the best so far") {
     const OpGraph graph = random_dag(7, {.min_ops = 60, .max_ops = 60, .edge_chance = 0.05});
-    const Cluster cluster(
-        uniform_cluster({.count = 3, .capacity = Bytes(10'000), .latency = Time(3)}));
+    const Cluster cluster = testing::equal_devices(3, Bytes(10'000), Time(3));
     const CostModel costs(graph, cluster);
     CancelFlag cancel;
     cancel.request();

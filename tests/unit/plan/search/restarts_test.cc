@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -15,10 +16,8 @@ TEST_CASE("restarts: none is made that takes many times the work, however many d
       testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});
   const PlaceOptions place;
   const auto restarts = [&](std::size_t devices, std::int64_t work) {
-    const Cluster cluster(uniform_cluster({.count = devices,
-                                           .capacity = Bytes(1'000'000'000),
-                                           .latency = Time(5),
-                                           .bandwidth = Bandwidth(1'000'000'000)}));
+    const Cluster cluster =
+        testing::equal_devices(devices, Bytes(1'000'000'000), Time(5), Bandwidth(1'000'000'000));
     const CostModel costs(graph, cluster);
     const RestartOptions options{.work = work, .place = place, .must_stop = [] { return false; }};
     const Restarts partitions = further_partitions(costs, options);
@@ -38,10 +37,8 @@ TEST_CASE("restarts: none is made that takes many times the work, however many d
 TEST_CASE("restarts: cuts end with the first two where these are longer than what there is") {
   const OpGraph graph =
       testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});
-  const Cluster cluster(uniform_cluster({.count = 8,
-                                         .capacity = Bytes(1'000'000'000),
-                                         .latency = Time(5),
-                                         .bandwidth = Bandwidth(1'000'000'000)}));
+  const Cluster cluster =
+      testing::equal_devices(8, Bytes(1'000'000'000), Time(5), Bandwidth(1'000'000'000));
   const CostModel costs(graph, cluster);
   const PlaceOptions place;
   RestartOptions options{.work = 100'000, .place = place, .must_stop = [] { return false; }};

@@ -17,6 +17,7 @@
 #include "baechi/plan/request/request.h"
 #include "baechi/plan/search/spending.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -58,8 +59,7 @@ TEST_CASE(
     const OpGraph graph = testing::random_dag(
         seed, {.min_ops = 30, .max_ops = 60, .edge_chance = 0.05, .max_time = 1'000});
     const Bytes capacity(seed % 2 == 0 ? 1'000 : 100);
-    const Cluster cluster(
-        uniform_cluster({.count = 4, .capacity = capacity, .latency = Time(100)}));
+    const Cluster cluster = testing::equal_devices(4, capacity, Time(100));
     const CostModel costs(graph, cluster);
     Searched last = search(costs, 1, nullptr, 0.1);
     if (!last.best.placed.has_value()) continue;
@@ -82,10 +82,8 @@ TEST_CASE(
 TEST_SUITE("threads") {
   TEST_CASE("search: threads share the searches of all budgets, and the number changes no plan") {
     const OpGraph graph = generate_graph("moe", {.length = 128, .layers = 8});
-    const Cluster cluster(uniform_cluster({.count = 4,
-                                           .capacity = Bytes(64LL << 30),
-                                           .latency = Time(134'000),
-                                           .bandwidth = Bandwidth(5'700'000'000)}));
+    const Cluster cluster =
+        testing::equal_devices(4, Bytes(64LL << 30), Time(134'000), Bandwidth(5'700'000'000));
     const CostModel costs(graph, cluster);
     const Searched one = search(costs, 1);
     REQUIRE(one.parts.size() == 2);
@@ -106,10 +104,8 @@ TEST_SUITE("threads") {
 
   TEST_CASE("search: who is stopped at once keeps the plan that there was, on two threads too") {
     const OpGraph graph = generate_graph("unet");
-    const Cluster cluster(uniform_cluster({.count = 2,
-                                           .capacity = Bytes(64LL << 30),
-                                           .latency = Time(134'000),
-                                           .bandwidth = Bandwidth(5'700'000'000)}));
+    const Cluster cluster =
+        testing::equal_devices(2, Bytes(64LL << 30), Time(134'000), Bandwidth(5'700'000'000));
     const CostModel costs(graph, cluster);
     CancelFlag cancel;
     cancel.request();

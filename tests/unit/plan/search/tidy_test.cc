@@ -18,6 +18,7 @@
 #include "baechi/verify/check_schedule.h"
 #include "property/effort.h"
 #include "unit/graphs.h"
+#include "unit/simulate/small_clusters.h"
 
 namespace baechi {
 namespace {
@@ -67,9 +68,8 @@ TEST_CASE("tidy: never loses more than it may, and no plan has more sends or dev
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = mostly_light(seed);
-    const Cluster cluster(uniform_cluster({.count = 2 + seed % 3,
-                                           .capacity = Bytes(seed % 2 == 0 ? 500 : 100'000),
-                                           .latency = Time(20)}));
+    const Cluster cluster =
+        testing::equal_devices(2 + seed % 3, Bytes(seed % 2 == 0 ? 500 : 100'000), Time(20));
     const CostModel costs(graph, cluster);
     const Units units(costs);
     const ExecutionOrder order = seed % 5 == 0   ? ExecutionOrder::kNone
@@ -114,8 +114,7 @@ TEST_CASE("tidy: never loses more than it may, and no plan has more sends or dev
 OpGraph two_heavy(Bytes table) {
   OpGraphBuilder builder;
   const auto add = [&](const char* name, Time time, Bytes permanent) {
-    const OpId op = builder.add_operator({.name = name, .permanent = permanent});
-    builder.set_time(op, "gpu", time);
+    const OpId op = testing::timed(builder, {.name = name, .permanent = permanent}, time);
     builder.add_output(op, Bytes(12));
     return op;
   };
@@ -132,8 +131,7 @@ TEST_CASE("tidy: initialisers alone on a device go to who reads them, if they fi
   for (const std::int64_t table : {10, 90}) {
     CAPTURE(table);
     const OpGraph graph = two_heavy(Bytes(table));
-    const Cluster cluster(
-        uniform_cluster({.count = 4, .capacity = Bytes(110), .latency = microseconds(1)}));
+    const Cluster cluster = testing::equal_devices(4, Bytes(110), microseconds(1));
     const CostModel costs(graph, cluster);
     const Units units(costs);
     const Problem problem{.costs = costs, .units = units};
@@ -164,8 +162,7 @@ TEST_CASE("tidy: an island stays whose move would add a transfer") {
   for (const OpId from : {x0, x1, y}) builder.connect(*builder.output(from, 0), light);
   for (const OpId from : {x0, x1}) builder.connect(*builder.output(from, 0), heavy);
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(
-      uniform_cluster({.count = 3, .capacity = Bytes(1'000), .latency = microseconds(1)}));
+  const Cluster cluster = testing::equal_devices(3, Bytes(1'000), microseconds(1));
   const CostModel costs(graph, cluster);
   const Units units(costs);
   const Problem problem{.costs = costs, .units = units};
@@ -222,8 +219,7 @@ TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
     expert.push_back(DeviceId(side == 0 ? 0 : 1));
   }
   const OpGraph graph = std::move(builder).build();
-  const Cluster cluster(
-      uniform_cluster({.count = 2, .capacity = Bytes(10'000), .latency = Time(0)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(10'000), Time(0));
   const CostModel costs(graph, cluster);
   const Units units(costs);
   PlanRequest request{.method = "all", .place = {.expert = &expert}, .budget = 0.01, .tidy = true};
@@ -241,8 +237,7 @@ TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
 // m-TOPO, which comes first, fills both devices; sending takes no time.
 TEST_CASE("auto: of equal steps the plan on fewer devices wins") {
   const OpGraph graph = testing::chain(std::vector<Time>(6, milliseconds(1)), Bytes(8), Bytes(10));
-  const Cluster cluster(
-      uniform_cluster({.count = 2, .capacity = Bytes(1'000), .latency = Time(0)}));
+  const Cluster cluster = testing::equal_devices(2, Bytes(1'000), Time(0));
   const CostModel costs(graph, cluster);
   const PlanRequest request{.optimize = {.level = OptimizeLevel::kNone}, .budget = 0.01};
   const Plan plan = std::get<Plan>(make_plan(costs, request));
@@ -255,10 +250,8 @@ TEST_CASE("auto: of equal steps the plan on fewer devices wins") {
 TEST_CASE(
     "tidy: the Transformer of the demo needs one device less and two thirds of the transfers") {
   const OpGraph graph = generate_transformer({.batch = 64});
-  const Cluster cluster(uniform_cluster({.count = 4,
-                                         .capacity = Bytes(std::int64_t{3} << 30),
-                                         .latency = microseconds(134),
-                                         .bandwidth = Bandwidth(5'700'000'000)}));
+  const Cluster cluster = testing::equal_devices(4, Bytes(std::int64_t{3} << 30), microseconds(134),
+                                                 Bandwidth(5'700'000'000));
   const CostModel costs(graph, cluster);
   const Units units(costs);
   const Attempt found = *best_found(costs, {.budget = 0.5});

@@ -29,6 +29,7 @@
 #include "property/effort.h"
 #include "unit/graph/training_sketches.h"
 #include "unit/graphs.h"
+#include "unit/plan/one_size.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -44,9 +45,7 @@ StepPlan planned_steps(const OpGraph& graph, const Cluster& cluster, std::uint32
   request.recompute = recompute;
   request.micro_batches = {micro_batches};
   request.search.suggest = suggest;  // advice takes more plans
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
-  return make_step_plan(std::move(sizes), cluster, request);
+  return step_plan_of(graph, cluster, request);
 }
 
 // What one device holds that runs micro-batch after micro-batch, each backward at once.

@@ -15,6 +15,7 @@
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -27,8 +28,8 @@ OpGraph slow_chain(Random& random) {
   const std::size_t layers = 5 + random.below(3);
   std::vector<OpId> ops;
   const auto add = [&](std::string name, std::int64_t least, std::int64_t bytes, bool backward) {
-    const OpId op = builder.add_operator({.name = std::move(name), .backward = backward});
-    builder.set_time(op, "gpu", Time(random.between(least, 4 * least)));
+    const OpId op = timed(builder, {.name = std::move(name), .backward = backward},
+                          Time(random.between(least, 4 * least)));
     builder.add_output(op, Bytes(random.between(bytes, 8 * bytes)));
     if (!ops.empty()) builder.connect(*builder.output(ops.back(), 0), op);
     ops.push_back(op);

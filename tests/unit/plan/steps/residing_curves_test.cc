@@ -33,6 +33,7 @@
 #include "baechi/plan/steps/step_plan.h"
 #include "property/effort.h"
 #include "unit/graph_sketch.h"
+#include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -52,9 +53,7 @@ OpGraph layers(std::uint64_t seed, std::size_t count = kLayers) {
   std::vector<OpId> weights, forward, backward;
   std::vector<Bytes> bytes;
   const auto add = [&](const std::string& name, bool back, bool update) {
-    const OpId op = builder.add_operator({.name = name, .backward = back, .per_step = update});
-    builder.set_time(op, "gpu", Time(draw(20, 80)));
-    return op;
+    return timed(builder, {.name = name, .backward = back, .per_step = update}, Time(draw(20, 80)));
   };
   for (std::size_t i = 0; i < count; ++i) {
     const std::string number = std::to_string(i);
@@ -175,8 +174,7 @@ OpGraph light_layers(std::size_t count, Bytes made, bool tied) {
   }
   OpId behind = forward.back();
   for (std::size_t i = count; i-- > 0;) {
-    const OpId back = builder.add_operator({.name = "b" + std::to_string(i), .backward = true});
-    builder.set_time(back, "gpu", Time(20));
+    const OpId back = timed(builder, {.name = "b" + std::to_string(i), .backward = true}, Time(20));
     builder.set_forward(back, forward[i]);
     builder.add_output(back, Bytes(1));
     builder.connect(*builder.output(behind, 0), back);

@@ -18,6 +18,7 @@
 #include "baechi/graph/unroll.h"
 #include "baechi/plan/residency/residency_bounds.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -44,9 +45,9 @@ OpGraph weights(std::size_t count, std::int64_t state, std::int64_t on_host) {
     const OpId w = builder.add_operator({.name = name("w"), .per_step = true, .variable = true});
     builder.add_output(w, Bytes(1000));
     const auto add = [&](const char* what, std::int64_t time, bool update) {
-      const OpId op = builder.add_operator(
-          {.name = name(what), .backward = what[0] != 'f', .per_step = update});
-      builder.set_time(op, "gpu", Time(time));
+      const OpId op =
+          timed(builder, {.name = name(what), .backward = what[0] != 'f', .per_step = update},
+                Time(time));
       builder.connect(*builder.output(w, 0), op);
       return op;
     };
@@ -122,9 +123,8 @@ TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
   OpGraphBuilder builder("an update's output");
   const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
   builder.add_output(w, Bytes(1'000));
-  const OpId f = builder.add_operator({.name = "f"});
-  const OpId u = builder.add_operator({.name = "u", .backward = true, .per_step = true});
-  for (const OpId op : {f, u}) builder.set_time(op, "gpu", Time(5));
+  const OpId f = timed(builder, {.name = "f"}, Time(5));
+  const OpId u = timed(builder, {.name = "u", .backward = true, .per_step = true}, Time(5));
   for (const OpId op : {f, u}) builder.connect(*builder.output(w, 0), op);
   builder.set_time(u, "host", Time(5));
   builder.connect(builder.add_output(f, Bytes(500)), u);
@@ -135,8 +135,7 @@ TEST_CASE("residency: nothing fetches what an update makes and nobody reads") {
 
 TEST_CASE("residency: a variable that the host may not hold stays") {
   OpGraphBuilder builder("a variable with times");
-  const OpId f = builder.add_operator({.name = "f"});
-  builder.set_time(f, "gpu", Time(5));
+  const OpId f = timed(builder, {.name = "f"}, Time(5));
   for (const char* name : {"free", "timed"}) {
     const OpId w = builder.add_operator({.name = name, .variable = true});
     builder.add_output(w, Bytes(1'000));

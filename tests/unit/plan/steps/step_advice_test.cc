@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "baechi/graph/recosted.h"
 #include "baechi/io/cluster/read_cluster.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/plan/fit/changed_cluster.h"
@@ -20,6 +19,7 @@
 #include "baechi/study/least.h"
 #include "property/effort.h"
 #include "unit/graph/training_sketches.h"
+#include "unit/plan/one_size.h"
 #include "unit/plan/training_graph.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -34,9 +34,7 @@ StepRequest asking_for(std::uint32_t micro_batches, Recompute recompute = Recomp
 }
 
 PlanResult planned_on(const OpGraph& graph, const Cluster& cluster, const StepRequest& request) {
-  std::vector<OpGraph> sizes;
-  sizes.push_back(recosted(graph, {}));
-  return make_step_plan(std::move(sizes), cluster, request).result;
+  return step_plan_of(graph, cluster, request).result;
 }
 
 // What is told fits, asked for the same way.

@@ -22,6 +22,7 @@
 #include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 #include "unit/plan/training_graph.h"
+#include "unit/refusal.h"
 #include "unit/simulate/small_clusters.h"
 
 namespace baechi::testing {
@@ -51,12 +52,7 @@ const Plan& plan_in(const StepPlan& made) {
 }
 
 std::string error_of(std::vector<OpGraph> graphs, const StepRequest& request) {
-  try {
-    make_step_plan(std::move(graphs), four_devices(), request);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
+  return refusal_of([&] { make_step_plan(std::move(graphs), four_devices(), request); });
 }
 
 TEST_CASE("micro-batches: the plan of a step is right, and its file tells it again") {
@@ -82,9 +78,7 @@ TEST_CASE("micro-batches: the plan of a step is right, and its file tells it aga
 OpGraph with_ends() {
   OpGraphBuilder builder("ends");
   const auto add = [&](const char* name, std::optional<OpId> forward) {
-    const OpId op = builder.add_operator({.name = name, .forward = forward});
-    builder.set_time(op, "gpu", Time(5));
-    return op;
+    return timed(builder, {.name = name, .forward = forward}, Time(5));
   };
   const OpId f0 = add("f0", {}), f1 = add("f1", {});
   const OpId b1 = add("b1", f1), b0 = add("b0", f0), w0 = add("w0", f0), w1 = add("w1", f1);
@@ -258,12 +252,7 @@ TEST_CASE("micro-batches: plans whose runs are not those of the step are refused
       make_step_plan(sizes({4}), byte_per_ns(1, CommunicationMode::kDuplex), request);
   const std::string text = plan_to_json(plan_in(made), made.step);
   const auto refused = [&](const std::string& from, const std::string& to) {
-    try {
-      open_plan_text(changed(text, from, to), "p.json", training(4));
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return refusal_of([&] { open_plan_text(changed(text, from, to), "p.json", training(4)); });
   };
   CHECK(refused("[0,1]", "[0,0]").find("operator 'f0' runs twice for one micro-batch") !=
         std::string::npos);

@@ -14,11 +14,11 @@
 
 #include "baechi/base/cancel.h"
 #include "baechi/base/error.h"
-#include "baechi/graph/recosted.h"
 #include "baechi/plan/planner.h"
 #include "baechi/plan/steps/names_of_one.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/verify/check_plan.h"
+#include "unit/plan/one_size.h"
 #include "unit/plan/training_graph.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -33,10 +33,8 @@ StepRequest steps_of(std::vector<std::uint32_t> numbers, double budget = 0.05) {
 
 StepPlan planned_step(const StepRequest& request, Bytes capacity = Bytes(1000),
                       std::int64_t batch = 4) {
-  std::vector<OpGraph> sizes;
-  sizes.push_back(training(batch));
-  return make_step_plan(std::move(sizes),
-                        byte_per_ns(4, CommunicationMode::kDuplex, Time(0), capacity), request);
+  return step_plan_of(training(batch),
+                      byte_per_ns(4, CommunicationMode::kDuplex, Time(0), capacity), request);
 }
 
 bool says_stopped(const Plan& plan) {
