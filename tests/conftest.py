@@ -45,17 +45,29 @@ def command() -> str:
 
 @pytest.fixture(scope="session")
 def run(command: str) -> Run:
-    """Run ``baechi ARGUMENTS...``; the result has returncode, stdout and stderr as text."""
+    """Run ``baechi ARGUMENTS...`` and check its exit code; None: whatever it is.
+
+    What it ``says`` is all on one line. The result has returncode, stdout and stderr as text.
+    """
 
     def run_baechi(
-        *arguments: str | Path, stdin: str | None = None, timeout: float = 60
+        *arguments: str | Path,
+        stdin: str | None = None,
+        timeout: float = 60,
+        code: int | None = 0,
+        says: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [command, *map(str, arguments)],
             input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout,
         )
+        assert code in (None, done.returncode), done.stderr
+        if says is not None:
+            assert says in done.stderr
+            assert done.stderr.count("\n") == 1
+        return done
 
     return run_baechi

@@ -12,7 +12,6 @@ from tests.conftest import Run
 
 def test_the_critical_path_has_no_gap(run: Run, graph: Path, plan: Path) -> None:
     result = run("explain", graph, plan, "--json")
-    assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     links = document["critical_path"]
     assert links[0]["start"] == 0
@@ -25,7 +24,6 @@ def test_the_critical_path_has_no_gap(run: Run, graph: Path, plan: Path) -> None
 
 def test_the_words_name_the_bottleneck_and_the_holders(run: Run, graph: Path, plan: Path) -> None:
     result = run("explain", graph, plan)
-    assert result.returncode == 0, result.stderr
     assert ", bound by " in result.stdout.splitlines()[0]
     assert "critical path: " in result.stdout
     assert "most of gpu:0's peak is held by" in result.stdout
@@ -36,7 +34,6 @@ def test_an_operator_is_told_device_by_device(run: Run, graph: Path, plan: Path)
     operators = json.loads(plan.read_text())["operators"]
     for operator in operators[::10]:
         result = run("explain", graph, plan, "--op", operator["name"], "--json")
-        assert result.returncode == 0, result.stderr
         document = json.loads(result.stdout)
         assert document["device"] == operator["device"]
         assert [entry["device"] for entry in document["alternatives"]] == ["gpu:0", "gpu:1"]
@@ -48,16 +45,15 @@ def test_an_operator_is_told_device_by_device(run: Run, graph: Path, plan: Path)
 
 def test_an_unknown_operator_is_answered_with_near_names(run: Run, graph: Path, plan: Path) -> None:
     name = json.loads(plan.read_text())["operators"][7]["name"]
-    result = run("explain", graph, plan, "--op", name + "x")
-    assert result.returncode == 2
+    result = run("explain", graph, plan, "--op", name + "x", code=2)
     assert "the graph has no operator '" in result.stderr
     assert f"'{name}'" in result.stderr
     assert result.stdout == ""
 
 
 def test_an_empty_operator_is_no_question_about_the_plan(run: Run, graph: Path, plan: Path) -> None:
-    result = run("explain", graph, plan, "--op", "")
-    assert (result.returncode, result.stdout) == (2, "")
+    result = run("explain", graph, plan, "--op", "", code=2)
+    assert result.stdout == ""
     assert "--op" in result.stderr
 
 
@@ -67,11 +63,9 @@ def test_another_cluster_replays_the_plan(run: Run, graph: Path, plan: Path) -> 
     replayed = json.loads(run("simulate", graph, plan, *elsewhere).stdout)
     assert slow["makespan"] == replayed["makespan"]
     assert slow["bottleneck"] == "communication"
-    tight = run("explain", graph, plan, "-c", "2x10KiB")
-    assert tight.returncode == 3
+    tight = run("explain", graph, plan, "-c", "2x10KiB", code=3)
     assert "runs out of memory" in tight.stderr
-    other = run("explain", graph, plan, "-c", "3x8GiB")
-    assert other.returncode == 2
+    other = run("explain", graph, plan, "-c", "3x8GiB", code=2)
     assert "the plan is for 2 devices" in other.stderr
 
 
@@ -87,6 +81,5 @@ def test_a_schedule_that_cannot_be_is_refused(
     document.pop("gap")
     path = tmp_path / "late.json"
     path.write_text(json.dumps(document))
-    result = run("explain", graph, path)
-    assert result.returncode == 2
+    result = run("explain", graph, path, code=2)
     assert "although it could start at" in result.stderr

@@ -25,8 +25,7 @@ def llama(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]
     for batch in (1, 8):
         files[batch] = folder / f"batch_{batch}.json"
         options = ("--layers", "4", "--batch", str(batch), "--training")
-        done = run("generate", "llama", *options, "-o", files[batch])
-        assert done.returncode == 0, done.stderr
+        run("generate", "llama", *options, "-o", files[batch])
     return files
 
 
@@ -35,8 +34,7 @@ def plan(run: Run, llama: dict[int, Path]) -> Path:
     """Its plan for eight micro-batches."""
     file = llama[1].with_name("plan.json")
     options = (*DEVICES, "--micro-batches", "8", "--budget", "50ms")
-    done = run("place", llama[1], *options, "-o", file)
-    assert done.returncode == 0, done.stderr
+    run("place", llama[1], *options, "-o", file)
     return file
 
 
@@ -58,9 +56,8 @@ def test_the_plan_keeps_one_micro_batch_and_the_runs_of_every_device(plan: Path)
 def test_verify_simulate_and_the_plan_say_the_same(
     run: Run, llama: dict[int, Path], plan: Path
 ) -> None:
-    assert run("verify", llama[1], plan).returncode == 0
+    run("verify", llama[1], plan)
     simulated = run("simulate", llama[1], plan, "--json")
-    assert simulated.returncode == 0, simulated.stderr
     assert json.loads(simulated.stdout)["makespan"] == json.loads(plan.read_text())["makespan"]
 
 
@@ -69,8 +66,7 @@ def test_plans_of_micro_batches_can_be_looked_at(
     run: Run, llama: dict[int, Path], plan: Path, subcommand: str, tmp_path: Path
 ) -> None:
     output = () if subcommand in ("explain", "show") else ("-o", tmp_path / "output")
-    done = run(subcommand, llama[1], plan, *output)
-    assert done.returncode == 0, done.stderr
+    run(subcommand, llama[1], plan, *output)
 
 
 CAUSES = ["fill", "drain", "imbalance", "transfers", "memory"]
@@ -100,7 +96,6 @@ def test_explain_says_why_devices_are_idle_and_what_would_help(
 def test_show_draws_micro_batches_or_the_load(run: Run, llama: dict[int, Path], plan: Path) -> None:
     def first_device(*options: str) -> str:
         shown = run("show", llama[1], plan, "--width", "120", "--ascii", *options)
-        assert shown.returncode == 0, shown.stderr
         assert all(cause in shown.stdout for cause in CAUSES)
         lines = [line for line in shown.stdout.splitlines() if line.startswith("gpu:")]
         return lines[0].split("|")[1]
@@ -151,7 +146,7 @@ def test_a_picture_of_a_pipeline_and_a_page_have_every_micro_batch(
     assert "idle, fill" in picture
     assert picture == run("export", llama[1], plan, "--to", "svg").stdout
     page = tmp_path / "page.html"
-    assert run("report", llama[1], plan, "-o", page).returncode == 0
+    run("report", llama[1], plan, "-o", page)
     text = page.read_text()
     data = json.loads(text.split('type="application/json" id="data">')[1].split("</script>")[0])
     assert set(data["operators"]["micro_batch"]) == {-1, *range(8)}
@@ -167,7 +162,6 @@ def test_exports_of_the_placement_name_the_operators_of_one_micro_batch(
 ) -> None:
     truth = {op["name"]: op["device"] for op in json.loads(plan.read_text())["operators"]}
     done = run("export", llama[1], plan, "--to", "tensorflow")
-    assert done.returncode == 0, done.stderr
     assert "a step of 8 micro-batches takes" in done.stderr
     devices = json.loads(done.stdout)
     assert devices == {
@@ -179,7 +173,6 @@ def test_exports_of_the_placement_name_the_operators_of_one_micro_batch(
     assert told["makespan"] == json.loads(plan.read_text())["makespan"]
     assert "makespan_without_order" not in told
     table = run("export", llama[1], plan, "--to", "csv")
-    assert table.returncode == 0, table.stderr
     assert len(table.stdout.splitlines()) > 8 * len(truth) / 2  # all copies
     loaded = baechi.Plan.load(plan, baechi.Graph.load(llama[1]))
     assert json.loads(baechi.export_plan(loaded, "tensorflow")) == devices
@@ -220,11 +213,11 @@ def test_ones_own_stages_and_order_are_scored(
         own = {"format": "baechi-placement", "version": 1, "device_of": named(LAYERS)} | fields
         stages.write_text(json.dumps(own))
         options = ("--micro-batches", "4", "--method", method, "--sends", sends, "-o", output)
-        done = run("place", llama[1], *DEVICES, "--expert", stages, *options)
+        done = run("place", llama[1], *DEVICES, "--expert", stages, *options, code=None)
         if done.returncode != 0:
             assert done.stderr.count("\n") == 1
             return done.stderr
-        assert run("verify", llama[1], output).returncode == 0
+        run("verify", llama[1], output)
         return json.loads(output.read_text())
 
     def named(layers: dict[str, int]) -> dict[str, str]:
@@ -267,18 +260,16 @@ def test_ones_own_stages_and_order_are_scored(
     assert "no other whose name has that" in place("1f1b", device_of=named(LAYERS | {"layer": 0}))
     parted = named(LAYERS | {"optimizer/layers/1": 0})
     assert "which a stage has together" in place("1f1b", device_of=parted)
-    done = run("place", llama[1], *DEVICES, "--expert", stages, "--method", "1f1b")
-    assert "several micro-batches" in done.stderr
+    own = ("place", llama[1], *DEVICES, "--expert", stages)
+    run(*own, "--method", "1f1b", code=2, says="several micro-batches")
     stages.write_text(json.dumps({**json.loads(stages.read_text()), "order": order}))
-    done = run("place", llama[1], *DEVICES, "--expert", stages, "--method", "expert")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    run(*own, "--method", "expert", code=2, says="")
 
 
 def test_eight_micro_batches_are_faster_than_one_device(run: Run, llama: dict[int, Path]) -> None:
     def step(cluster: str, micro_batches: str) -> int:
         options = ("--cluster", cluster, *DEVICES[2:], "--micro-batches", micro_batches)
         done = run("place", llama[1], *options, "--budget", "50ms", "-o", "-")
-        assert done.returncode == 0, done.stderr
         return int(json.loads(done.stdout)["makespan"])
 
     assert 2 * step("4x24GiB", "8") < step("1x96GiB", "8")
@@ -290,14 +281,23 @@ def test_auto_compares_the_numbers_that_divide_a_mini_batch(
     options = (*DEVICES, "--mini-batch", "8", "--sizes", llama[8], "--micro-batches", "auto")
     graph, file = tmp_path / "micro_batch.json", tmp_path / "plan.json"
     files = ("--micro-batch-graph", graph, "-o", file)
-    done = run("place", llama[1], *options, "--budget", "20ms", *files)
-    assert done.returncode == 0, done.stderr
+    run("place", llama[1], *options, "--budget", "20ms", *files)
     document = json.loads(file.read_text())
     told = " ".join(document["notes"])
     assert all(f"{m} micro-batch" in told for m in (1, 2, 4, 8)), told
-    assert run("verify", graph, file).returncode == 0
+    run("verify", graph, file)
 
 
+STUDIES = [
+    pytest.param(("what-if", "--only-these"), id="what-if"),
+    pytest.param(("what-if", "--devices"), id="what-if-devices"),
+    pytest.param(("sweep",), id="sweep"),
+    pytest.param(("min",), id="min"),
+    pytest.param(("sensitivity", "--samples", "2"), id="sensitivity"),
+]
+
+
+@pytest.mark.parametrize("study", [("place",), *STUDIES])
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -316,49 +316,10 @@ def test_auto_compares_the_numbers_that_divide_a_mini_batch(
         (("--method", "pipeline"), "--method: 'pipeline' places steps of several micro-batches"),
     ],
 )
-def test_bad_numbers_get_one_line(
-    run: Run, llama: dict[int, Path], options: tuple[str, ...], said: str
-) -> None:
-    done = run("place", llama[1], *DEVICES, *options)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-STUDIES = [
-    pytest.param(("what-if", "--only-these"), id="what-if"),
-    pytest.param(("what-if", "--devices"), id="what-if-devices"),
-    pytest.param(("sweep",), id="sweep"),
-    pytest.param(("min",), id="min"),
-    pytest.param(("sensitivity", "--samples", "2"), id="sensitivity"),
-]
-
-
-@pytest.mark.parametrize("study", STUDIES)
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            ("--micro-batches", "3", "--mini-batch", "8"),
-            "--micro-batches: 3 does not divide the mini-batch of 8 samples; 2 and 4 do",
-        ),
-        (("--micro-batches", "auto", "--mini-batch", "8"), "there are costs for one only"),
-        (("--micro-batches", "2,4"), "baechi: --mini-batch: missing"),
-        (("--micro-batches", "0"), "auto or whole numbers from 1 to 4096"),
-        (
-            ("--micro-batches", "4", "--order", "none"),
-            "--order: a step of micro-batches runs in its planned order",
-        ),
-        (("--method", "pipeline"), "--method: 'pipeline' places steps of several micro-batches"),
-    ],
-)
-def test_studies_refuse_bad_numbers_in_one_line(
+def test_bad_numbers_get_one_line_of_plans_and_studies(
     run: Run, llama: dict[int, Path], study: tuple[str, ...], options: tuple[str, ...], said: str
 ) -> None:
-    done = run(study[0], llama[1], *DEVICES, *study[1:], *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    run(study[0], llama[1], *DEVICES, *study[1:], *options, code=2, says=said)
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -371,8 +332,8 @@ def test_studies_refuse_marks_that_contradict_edges(
         {"name": "norm", "per": "step", "time": 10, "outputs": [10], "inputs": ["a"]},
         {"name": "b", "time": 1000, "inputs": ["norm"]},
     )
-    done = run(study[0], graph, *DEVICES, *study[1:], "--micro-batches", "4")
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run(study[0], graph, *DEVICES, *study[1:], "--micro-batches", "4", code=2)
+    assert done.stdout == ""
     assert "marks.json" in done.stderr
     assert "norm" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -384,7 +345,6 @@ def test_studies_plan_the_steps_that_place_plans(
     sizes = ("--micro-batches", "1,4", "--mini-batch", "8", "--sizes", llama[8])
     step = (*DEVICES, *sizes, "--budget", "20ms")
     done = run("place", llama[1], *step, "-o", "-")
-    assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["micro_batches"] == 4
     told = json.loads(run("what-if", llama[1], *step, "--only-these", "--json").stdout)
@@ -398,8 +358,7 @@ def test_studies_plan_the_steps_that_place_plans(
     graph, file = tmp_path / "one.json", tmp_path / "least.json"
     files = ("--of", "devices", "-o", file, "--micro-batch-graph", graph)
     done = run("min", llama[1], *step, *files)
-    assert done.returncode == 0, done.stderr
-    assert run("verify", graph, file).returncode == 0
+    run("verify", graph, file)
     least = run("min", llama[1], *DEVICES, "--micro-batches", "4", "--budget", "20ms").stdout
     assert least.count(" of 4 micro-batches by ") == 2
 
@@ -407,7 +366,6 @@ def test_studies_plan_the_steps_that_place_plans(
 def test_costs_that_were_scaled_are_told(run: Run, llama: dict[int, Path]) -> None:
     step = (*DEVICES, "--micro-batches", "4", "--mini-batch", "16", "--budget", "20ms")
     done = run("what-if", llama[1], *step, "--only-these")
-    assert done.returncode == 0, done.stderr
     assert "costs were scaled from a batch of 1 to 4 samples" in done.stderr
 
 
@@ -440,7 +398,7 @@ def test_a_file_whose_runs_are_wrong_is_refused(
     spoil(document)
     bad = tmp_path / "bad.json"
     bad.write_text(json.dumps(document))
-    done = run("verify", llama[1], bad)
+    done = run("verify", llama[1], bad, code=None)
     assert done.returncode != 0
     assert "bad.json" in done.stderr or "bad.json" in done.stdout
 
@@ -448,10 +406,9 @@ def test_a_file_whose_runs_are_wrong_is_refused(
 def place_and_verify(run: Run, graph: Path, *options: str) -> tuple[int, str]:
     """Place a step and, if it fits, verify the file that comes of it."""
     file = graph.with_suffix(".plan.json")
-    done = run("place", graph, *options, "--budget", "20ms", "-o", file)
+    done = run("place", graph, *options, "--budget", "20ms", "-o", file, code=None)
     if done.returncode == 0:
-        checked = run("verify", graph, file)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        run("verify", graph, file)
         told = run("simulate", graph, file, "--json")
         assert json.loads(told.stdout)["makespan"] == json.loads(file.read_text())["makespan"]
     return done.returncode, done.stderr
@@ -526,8 +483,7 @@ def test_a_sink_that_takes_no_time_reads_every_micro_batch(run: Run, tmp_path: P
             mode="retain",
         )
         plan = tmp_path / f"plan_{time}.json"
-        done = run("place", graph, "-c", "1x1GiB", "--micro-batches", "4", "-o", plan)
-        assert done.returncode == 0, done.stderr
+        run("place", graph, "-c", "1x1GiB", "--micro-batches", "4", "-o", plan)
         peaks.append(json.loads(plan.read_text())["devices"][0]["peak"])
     assert peaks[0] == peaks[1] >= 4_000_000
 
@@ -542,8 +498,7 @@ def test_operators_may_have_any_name(run: Run, tmp_path: Path) -> None:
 
 
 def test_robust_is_refused(run: Run, llama: dict[int, Path]) -> None:
-    done = run("place", llama[1], *DEVICES, "--micro-batches", "2", "--robust", "20%")
-    assert done.returncode == 2
+    done = run("place", llama[1], *DEVICES, "--micro-batches", "2", "--robust", "20%", code=2)
     assert "compared by their steps alone" in done.stderr
 
 
@@ -567,20 +522,19 @@ def test_who_stops_a_search_gets_the_best_plan_so_far(
         said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert "stopped" in said[1]
-    assert run("verify", llama[8], path).returncode == 0
+    run("verify", llama[8], path)
 
 
 def test_what_would_fit_fits(run: Run, llama: dict[int, Path]) -> None:
     ask = ["--link", "10us,200GB/s", "--micro-batches", "4", "--budget", "100ms"]
-    refused = run("place", llama[8], "-c", "2x3GiB", *ask, "--json")
-    assert refused.returncode == 3, refused.stderr
+    refused = run("place", llama[8], "-c", "2x3GiB", *ask, "--json", code=3)
     told = json.loads(refused.stdout)
     assert "@" not in told["reason"]
     cluster = f"2x{told['smallest_equal_capacity']}B"
-    assert run("place", llama[8], "-c", cluster, *ask).returncode == 0
+    run("place", llama[8], "-c", cluster, *ask)
     more = told.get("smallest_device_count")
     if more is not None:
-        assert run("place", llama[8], "-c", f"{more}x3GiB", *ask).returncode == 0
+        run("place", llama[8], "-c", f"{more}x3GiB", *ask)
 
 
 def test_a_step_of_other_micro_batches_is_found_out(
@@ -593,5 +547,5 @@ def test_a_step_of_other_micro_batches_is_found_out(
     operator["time"][kind] += 1
     other = tmp_path / "other.json"
     other.write_text(json.dumps(document))
-    assert run("verify", llama[1], plan).returncode == 0
-    assert run("verify", other, plan).returncode == 2
+    run("verify", llama[1], plan)
+    run("verify", other, plan, code=2)

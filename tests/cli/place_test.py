@@ -29,7 +29,6 @@ METHODS = [
 def test_optimize_tells_what_each_pass_did(run: Run, graph: Path, tmp_path: Path) -> None:
     small = tmp_path / "small.json"
     result = run("optimize", graph, "-c", CLUSTER, "--optimize", "fuse", "--json", "-o", small)
-    assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     passes = document["passes"]
     assert [row["pass"] for row in passes] == ["colocate", "coplace", "fuse"]
@@ -47,38 +46,29 @@ def test_optimize_tells_what_each_pass_did(run: Run, graph: Path, tmp_path: Path
     assert "\ncolocate " in table.stdout
 
 
-def assert_refused(result: subprocess.CompletedProcess[str], words: str, code: int = 2) -> None:
-    assert result.returncode == code, result.stderr
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_plan_that_verifies(
     run: Run, graph: Path, tmp_path: Path, method: str
 ) -> None:
     result = run("place", graph, "-c", CLUSTER, "-m", method, "--budget", "10ms", "--json")
-    assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert document["format"] == "baechi-plan"
     assert len(document["operators"]) == 60
     assert all(bound["value"] <= document["makespan"] for bound in document["bounds"])
     path = tmp_path / "plan.json"
     path.write_text(result.stdout)
-    verified = run("verify", graph, path)
-    assert verified.returncode == 0, verified.stderr
+    run("verify", graph, path)
 
 
 def test_what_does_not_fit_says_how_much_and_what_would_do(run: Run, graph: Path) -> None:
-    result = run("place", graph, "-c", "2x10KiB", "--budget", "10ms", "--json")
-    assert_refused(result, "does not fit", code=3)
+    tight = ("place", graph, "-c", "2x10KiB", "--budget", "10ms", "--json")
+    result = run(*tight, code=3, says="does not fit")
     assert "KiB" in result.stderr or "MiB" in result.stderr
     answer = json.loads(result.stdout)
     assert answer["fits"] is False
     assert answer["short_by"] > 0
     capacity = answer["smallest_equal_capacity"]
-    again = run("place", graph, "-c", f"2x{capacity}B", "--budget", "10ms")
-    assert again.returncode == 0, again.stderr
+    run("place", graph, "-c", f"2x{capacity}B", "--budget", "10ms")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +88,7 @@ def test_what_does_not_fit_says_how_much_and_what_would_do(run: Run, graph: Path
     ],
 )
 def test_numbers_are_read_exactly(run: Run, graph: Path, option: str, value: str) -> None:
-    assert_refused(run("place", graph, "-c", CLUSTER, option, value), option)
+    run("place", graph, "-c", CLUSTER, option, value, code=2, says=option)
 
 
 TIME = "a time from 0s to 1000000s, such as 500ms or 10s"
@@ -155,10 +145,9 @@ def test_a_bad_option_gets_one_sentence_from_both_entrances(
     run: Run, graph: Path, arguments: list[str], options: dict[str, Any], sentence: str
 ) -> None:
     option = arguments[0]
-    result = run(
-        "place", graph, "-c", CLUSTER, *[a for a in arguments if a not in ("--expert", "")]
-    )
-    assert_refused(result, f"{option}: {sentence}")
+    given = [a for a in arguments if a not in ("--expert", "")]
+    place = ("place", graph, "-c", CLUSTER, *given)
+    result = run(*place, code=2, says=f"{option}: {sentence}")
     with pytest.raises(baechi.InputError) as caught:
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, **options)
     name = option[2:].replace("-", "_")
@@ -167,45 +156,42 @@ def test_a_bad_option_gets_one_sentence_from_both_entrances(
 
 def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> None:
     words = "found 'M-EFT'; did you mean 'm-etf'?"
-    assert_refused(run("place", graph, "-c", CLUSTER, "--method", "M-EFT"), words)
+    run("place", graph, "-c", CLUSTER, "--method", "M-EFT", code=2, says=words)
     with pytest.raises(baechi.InputError, match="did you mean 'm-etf'"):
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, method="M-EFT")
 
 
 def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> None:
     words = "has no option '--seeed'; did you mean '--seed'?"
-    assert_refused(run("place", graph, "-c", CLUSTER, "--seeed", "3"), f"place {words}")
+    run("place", graph, "-c", CLUSTER, "--seeed", "3", code=2, says=f"place {words}")
     with pytest.raises(baechi.InputError, match="has no option 'seeed'; did you mean 'seed'"):
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, seeed=3)  # type: ignore[call-arg]
-    assert_refused(
-        run("place", graph, "-c", CLUSTER, "--nothing=3"), "'--nothing'; there are --help"
-    )
+    run("place", graph, "-c", CLUSTER, "--nothing=3", code=2, says="'--nothing'; there are --help")
 
 
 @pytest.mark.parametrize("line", ["2x1GiB+", "+2x1GiB", "1x1GiB++1x2GiB", "+"])
 def test_a_plus_has_devices_on_both_sides(run: Run, graph: Path, line: str) -> None:
-    done = run("place", graph, "-c", line)
-    assert_refused(done, f"cluster '{line}': a '+' has devices on both sides")
+    said = f"cluster '{line}': a '+' has devices on both sides"
+    run("place", graph, "-c", line, code=2, says=said)
 
 
 def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
     largest = ["--seed", str(2**64 - 1), "--lp-threshold", "0.5", "--threads", "2"]
-    result = run("place", graph, "-c", CLUSTER, "-m", "random", *largest)
-    assert result.returncode == 0, result.stderr
+    run("place", graph, "-c", CLUSTER, "-m", "random", *largest)
 
 
 def test_the_log_of_improvements_ends_with_the_plan(run: Run, graph: Path, tmp_path: Path) -> None:
     command = ["place", graph, "-c", "2x1GiB", "--budget", "20ms", "-o"]
     paths = tmp_path / "plain.json", tmp_path / "logged.json"
-    assert run(*command, paths[0]).returncode == 0
-    assert run(*command, paths[1], "--improvements").returncode == 0
+    run(*command, paths[0])
+    run(*command, paths[1], "--improvements")
     plain, logged = (json.loads(path.read_text()) for path in paths)
     rows = logged.pop("improvements")
     assert logged == plain
     assert rows[-1]["step"] == logged["makespan"]
     assert [row["after"] for row in rows] == sorted(row["after"] for row in rows)
     assert {row["method"] for row in rows} & {"m-topo", "m-etf", "chain", "single"}
-    assert run("verify", graph, paths[1]).returncode == 0
+    run("verify", graph, paths[1])
     plan = baechi.place_graph(
         baechi.Graph.load(graph), "2x1GiB", budget="20ms", improvements=True, suggest=False
     )
@@ -213,7 +199,7 @@ def test_the_log_of_improvements_ends_with_the_plan(run: Run, graph: Path, tmp_p
         (row["step"], row["method"]) for row in rows
     ]
     for more in (["--micro-batches", "2"], ["--recompute", "auto"]):
-        assert_refused(run(*command, paths[1], "--improvements", *more), "--improvements: ")
+        run(*command, paths[1], "--improvements", *more, code=2, says="--improvements: ")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -239,32 +225,28 @@ def test_an_expert_placement_is_followed(run: Run, graph: Path, tmp_path: Path) 
     device = json.loads(devices)["devices"][1]["name"]
     expert = tmp_path / "expert.json"
 
-    def place(device_of: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def place(device_of: dict[str, str], **how: Any) -> subprocess.CompletedProcess[str]:
         document = {"format": "baechi-placement", "version": 1, "device_of": device_of}
         expert.write_text(json.dumps(document))
-        return run("place", graph, "-c", CLUSTER, "-m", "expert", "--expert", expert, "--json")
+        command = ("place", graph, "-c", CLUSTER, "-m", "expert", "--expert", expert, "--json")
+        return run(*command, **how)
 
     good = place(dict.fromkeys(names, device))
-    assert good.returncode == 0, good.stderr
     assert {entry["device"] for entry in json.loads(good.stdout)["operators"]} == {device}
-    assert_refused(place(dict.fromkeys(names[1:], device)), f"'{names[0]}' is not placed")
-    assert_refused(place(dict.fromkeys(names, "abacus")), "the cluster has no device 'abacus'")
-    assert_refused(place(dict.fromkeys([*names, "ghost"], device)), "no operator 'ghost'")
-    assert_refused(
-        run("place", graph, "-c", CLUSTER, "-m", "expert"), "needs a placement to follow"
-    )
+    place(dict.fromkeys(names[1:], device), code=2, says=f"'{names[0]}' is not placed")
+    place(dict.fromkeys(names, "abacus"), code=2, says="the cluster has no device 'abacus'")
+    place(dict.fromkeys([*names, "ghost"], device), code=2, says="no operator 'ghost'")
+    run("place", graph, "-c", CLUSTER, "-m", "expert", code=2, says="needs a placement to follow")
 
 
 def test_simulate_replays_here_and_elsewhere(run: Run, graph: Path, plan: Path) -> None:
     makespan = json.loads(plan.read_text())["makespan"]
     same = run("simulate", graph, plan, "--json")
-    assert same.returncode == 0, same.stderr
     assert json.loads(same.stdout)["makespan"] == makespan
     slow = run("simulate", graph, plan, "-c", CLUSTER, "--link", "1s,1GB/s", "--json")
-    assert slow.returncode == 0, slow.stderr
     assert json.loads(slow.stdout)["makespan"] > makespan
-    assert run("simulate", graph, plan, "-c", "2x10KiB").returncode == 3
-    assert_refused(run("simulate", graph, plan, "-c", "3x8GiB"), "the plan is for 2 devices")
+    run("simulate", graph, plan, "-c", "2x10KiB", code=3)
+    run("simulate", graph, plan, "-c", "3x8GiB", code=2, says="the plan is for 2 devices")
 
 
 @pytest.mark.parametrize("order", ["program", "none"])
@@ -274,17 +256,15 @@ def test_a_plan_is_made_for_the_order_that_runs_it(
     path = tmp_path / "plan.json"
     options = ["-c", CLUSTER, "--order", order, "--budget", "50ms"]
     placed = run("place", graph, *options, "-o", path)
-    assert placed.returncode == 0, placed.stderr
     words = {"program": " in program order by ", "none": " without an order by "}[order]
     assert words in placed.stdout.splitlines()[0]
     document = json.loads(path.read_text())
     assert document["order"] == order
-    assert run("verify", graph, path).returncode == 0
+    run("verify", graph, path)
     assert json.loads(run("explain", graph, path, "--json").stdout)["order"] == order
 
     def step(path: Path, *options: str) -> int:
         result = run("simulate", graph, path, "--json", *options)
-        assert result.returncode == 0, result.stderr
         replay = json.loads(result.stdout)
         assert replay["order"] == order
         return int(replay["makespan"])
@@ -293,23 +273,28 @@ def test_a_plan_is_made_for_the_order_that_runs_it(
     assert step(path, "--order", order) == document["makespan"]
     assert step(plan, "--order", order) >= document["makespan"]
     page = tmp_path / "report.html"
-    assert run("report", graph, plan, "--order", order, "-o", page).returncode == 0
+    run("report", graph, plan, "--order", order, "-o", page)
     assert f'"order":"{order}"' in page.read_text().replace(" ", "")
 
     document["order"] = {"program": "none", "none": "program"}[order]
     path.write_text(json.dumps(document))
-    wrong = run("verify", graph, path)
+    wrong = run("verify", graph, path, code=None)
     assert wrong.returncode != 0
     assert "comes first" in wrong.stdout + wrong.stderr
-    assert_refused(
-        run("place", graph, "-c", CLUSTER, "--order", "fast"),
-        "--order: expected one of planned, program or none, found 'fast'",
+    run(
+        "place",
+        graph,
+        "-c",
+        CLUSTER,
+        "--order",
+        "fast",
+        code=2,
+        says="--order: expected one of planned, program or none, found 'fast'",
     )
 
 
 def test_bounds_are_the_plans_bounds(run: Run, graph: Path, plan: Path) -> None:
     result = run("bounds", graph, "-c", CLUSTER, "--json")
-    assert result.returncode == 0, result.stderr
     bounds = {entry["name"]: entry["nanoseconds"] for entry in json.loads(result.stdout)["bounds"]}
     document = json.loads(plan.read_text())
     assert bounds == {entry["name"]: entry["value"] for entry in document["bounds"]}
@@ -317,7 +302,7 @@ def test_bounds_are_the_plans_bounds(run: Run, graph: Path, plan: Path) -> None:
 
 def test_bounds_by_the_paper_tell_its_letters_and_promises(run: Run, tmp_path: Path) -> None:
     chain = tmp_path / "chain.json"
-    assert run("generate", "chain", "--operators", "6", "-o", chain).returncode == 0
+    run("generate", "chain", "--operators", "6", "-o", chain)
     ample = ["bounds", chain, "-c", "4x8GiB", "--comm", "parallel", "--paper"]
     said = json.loads(run(*ample, "--json").stdout)
     assert (said["n"], said["R"], said["applies"]) == (4, 4, True)
@@ -396,9 +381,9 @@ def test_a_plan_that_claims_what_is_not_so_is_refused(
     tamper(document)
     path = tmp_path / "tampered.json"
     path.write_text(json.dumps(document))
-    assert_refused(run("verify", graph, path), words)
-    assert_refused(run("explain", graph, path), words)
-    assert_refused(run("check", "--graph", graph, path), words)
+    run("verify", graph, path, code=2, says=words)
+    run("explain", graph, path, code=2, says=words)
+    run("check", "--graph", graph, path, code=2, says=words)
     assert any(words in sentence for sentence in python_verdict(graph, path))
     with pytest.raises(baechi.InputError, match=re.escape(words)):
         baechi.explain(baechi.Plan.load(path, baechi.Graph.load(graph)))
@@ -435,7 +420,7 @@ def test_what_shows_a_wrong_plan_or_passes_it_on_says_so_in_a_line(
         ["export", graph, path, "--to", "csv", "-o", out],
         ["simulate", graph, path, "-o", out],
     ):
-        said = run(*command)
+        said = run(*command, code=None)
         warning = f"baechi: warning: {path}: the plan is wrong: "
         lines = [line for line in said.stderr.splitlines() if line.startswith(warning)]
         assert len(lines) == 1, command
@@ -459,7 +444,7 @@ def test_no_command_takes_a_step_that_does_not_end_with_its_last_operator(
     path = tmp_path / "tampered.json"
     path.write_text(json.dumps(document))
     for command in ["verify", "explain", "show", "trace", "simulate"]:
-        assert_refused(run(command, graph, path), "$.makespan: the plan claims a step of ")
+        run(command, graph, path, code=2, says="$.makespan: the plan claims a step of ")
 
 
 def test_empty_paths_are_named(run: Run, graph: Path) -> None:
@@ -471,7 +456,7 @@ def test_empty_paths_are_named(run: Run, graph: Path) -> None:
         ["place", graph, "-c", CLUSTER, "-o", ""],
         ["generate", "chain", "-o", ""],
     ):
-        assert_refused(run(*arguments), "the path is empty")
+        run(*arguments, code=2, says="the path is empty")
 
 
 @pytest.mark.parametrize(
@@ -485,7 +470,7 @@ def test_empty_paths_are_named(run: Run, graph: Path) -> None:
     ],
 )
 def test_a_graph_much_too_large_is_refused_at_once(run: Run, arguments: list[str]) -> None:
-    assert_refused(run("generate", *arguments, "-o", "/nowhere/x.json", timeout=10), "20000000")
+    run("generate", *arguments, "-o", "/nowhere/x.json", timeout=10, code=2, says="20000000")
 
 
 def test_a_graph_without_a_name_may_change_its_file_name(
@@ -493,17 +478,17 @@ def test_a_graph_without_a_name_may_change_its_file_name(
 ) -> None:
     before, after, plan = (tmp_path / name for name in ("one.json", "other.json", "plan.json"))
     before.write_bytes((data / "good" / "dnn_partitioning.json").read_bytes())
-    assert run("place", before, "-c", "2xcpu:8GiB", "-m", "single", "-o", plan).returncode == 0
+    run("place", before, "-c", "2xcpu:8GiB", "-m", "single", "-o", plan)
     before.rename(after)
-    assert run("verify", after, plan).returncode == 0
+    run("verify", after, plan)
     converted = tmp_path / "graph.json"
-    assert run("convert", after, converted).returncode == 0
-    assert run("verify", converted, plan).returncode == 0
+    run("convert", after, converted)
+    run("verify", converted, plan)
 
 
 @pytest.mark.parametrize("seed", ["-5", "18446744073709551616", "x"])
 def test_generate_reads_its_numbers_exactly(run: Run, seed: str) -> None:
-    assert_refused(run("generate", "layered", "--seed", seed), "--seed")
+    run("generate", "layered", "--seed", seed, code=2, says="--seed")
 
 
 GENERATE = ["generate", "gnmt", "--layers", "8", "--length", "2000", "-o", "/nowhere/x.json"]
@@ -539,13 +524,11 @@ def test_slower_devices_beside_fast_ones_do_not_make_the_step_longer(
     run: Run, tmp_path: Path
 ) -> None:
     graph = tmp_path / "gnmt.json"
-    made = run("generate", "gnmt", "--length", "6", "--layers", "2", "--batch", "128", "-o", graph)
-    assert made.returncode == 0, made.stderr
+    run("generate", "gnmt", "--length", "6", "--layers", "2", "--batch", "128", "-o", graph)
 
     def step(cluster: str) -> float:
         links = ("--comm", "sequential", "--link", "134us,5.701254276GB/s", "--budget", "100ms")
         result = run("place", graph, "-c", cluster, *links, "--json")
-        assert result.returncode == 0, result.stderr
         return float(json.loads(result.stdout)["makespan"])
 
     # The search alone came to 36 ms where the fast ones take 32.

@@ -47,10 +47,7 @@ def files(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
     for device in devices:
         device["capacity"] = "10B"
     paths["tight"].write_text(json.dumps(cluster))
-    result = run(
-        "place", paths["graph"], "-c", paths["cluster"], "-m", "balanced", "-o", paths["plan"]
-    )
-    assert result.returncode == 0, result.stderr
+    run("place", paths["graph"], "-c", paths["cluster"], "-m", "balanced", "-o", paths["plan"])
     return paths
 
 
@@ -86,7 +83,7 @@ def test_what_people_read_is_escaped(
     called = [files.get(argument, argument) for argument in arguments]
     if any("\x00" in str(argument) for argument in called):
         called = [str(argument).replace("\x00", "") for argument in called]
-    result = run(*called)
+    result = run(*called, code=None)
     assert result.returncode in (0, 2, 3), result.stderr
     shown = result.stdout + result.stderr
     assert shown

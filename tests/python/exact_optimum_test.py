@@ -143,14 +143,13 @@ def test_bounds_and_plans_enclose_the_optimum(seed: int, run: Run, tmp_path: Pat
     graph, cluster = instance.write(tmp_path)
     optimum = prove(instance)
     if optimum is None:
-        assert run("place", graph, "--cluster", cluster).returncode != 0
+        assert run("place", graph, "--cluster", cluster, code=None).returncode != 0
         return
     result = run("bounds", graph, "--cluster", cluster, "--json")
-    assert result.returncode == 0, result.stderr
     bounds = json.loads(result.stdout)["bounds"]
     assert bounds
     for bound in bounds:
         assert bound["nanoseconds"] <= optimum, (bound["name"], optimum)
-    plan = run("place", graph, "--cluster", cluster, "--method", "m-sct", "--json")
+    plan = run("place", graph, "--cluster", cluster, "--method", "m-sct", "--json", code=None)
     if plan.returncode == 0:
         assert json.loads(plan.stdout)["makespan"] >= optimum
