@@ -132,8 +132,7 @@ class DeepQ(nn.Module):
     @staticmethod
     def _values(heads: Any, hidden: torch.Tensor) -> torch.Tensor:
         advantage = heads["advantage"](hidden)
-        found: torch.Tensor = heads["value"](hidden) + advantage - advantage.mean(1, keepdim=True)
-        return found
+        return heads["value"](hidden) + advantage - advantage.mean(1, keepdim=True)
 
     def forward(
         self, seen: torch.Tensor, done: torch.Tensor, gained: torch.Tensor, after: torch.Tensor

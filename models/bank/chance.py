@@ -26,8 +26,7 @@ class Branches(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         a = functional.dropout(self.a(x).tanh(), 0.3, self.training)
         b = functional.alpha_dropout(self.b(x), 0.2, self.training)
-        found: torch.Tensor = self.last(functional.dropout(a * b, 0.5, self.training))
-        return found
+        return self.last(functional.dropout(a * b, 0.5, self.training))
 
 
 class Maps(nn.Module):
@@ -40,8 +39,7 @@ class Maps(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.feature_alpha_dropout(self.first(x), 0.2, self.training)
-        found: torch.Tensor = self.norm(self.drop(self.second(x.relu())))
-        return found
+        return self.norm(self.drop(self.second(x.relu())))
 
 
 class Depth(nn.Module):
@@ -83,8 +81,7 @@ class Chosen(nn.Module):
         score = self.score(x)
         soft = functional.gumbel_softmax(score, tau=0.7) @ self.book.weight
         hard = self.book(torch.multinomial(score.detach().softmax(-1), 2, replacement=True))
-        found: torch.Tensor = self.last(soft + hard.sum(1))
-        return found
+        return self.last(soft + hard.sum(1))
 
 
 class Leaky(nn.Module):
@@ -111,8 +108,7 @@ class Mixed(nn.Module):
         other = torch.randperm(len(x), device=x.device)
         share = torch.rand(len(x), 1, device=x.device, dtype=x.dtype)
         hidden = self.first(x).tanh()
-        found: torch.Tensor = self.last(share * hidden + (1 - share) * hidden[other])
-        return found
+        return self.last(share * hidden + (1 - share) * hidden[other])
 
 
 class Again(nn.Module):
@@ -159,8 +155,7 @@ class Attentive(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.encoder(x)
-        return found
+        return self.encoder(x)
 
 
 def _rows(batch: int, seed: int) -> torch.Tensor:

@@ -94,8 +94,7 @@ class Equilibrium(nn.Module):
 
         if z.requires_grad:
             z.register_hook(solved)
-        last: torch.Tensor = self.last(z)
-        return last
+        return self.last(z)
 
 
 class Members(nn.Module):
@@ -110,8 +109,7 @@ class Members(nn.Module):
         weights = torch.stack([member.weight for member in self.members])
         biases = torch.stack([member.bias for member in self.members])
         run = torch.vmap(lambda weight, bias: functional.linear(x, weight, bias), out_dims=-1)
-        last: torch.Tensor = self.last(run(weights, biases).flatten(1).tanh())
-        return last
+        return self.last(run(weights, biases).flatten(1).tanh())
 
 
 class _Symmetric(nn.Module):
@@ -147,8 +145,7 @@ class InnerAutocast(nn.Module):
         y = self.first(x)
         with torch.autocast(x.device.type, dtype=torch.bfloat16):
             z = functional.linear(y.float(), self.middle.float())
-        last: torch.Tensor = self.last(z.to(x.dtype))
-        return last
+        return self.last(z.to(x.dtype))
 
 
 class ListedParameters(nn.Module):
@@ -175,8 +172,7 @@ class Styled(nn.Module):
         self.norm = nn.InstanceNorm2d(8, affine=True, track_running_stats=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.second(torch.relu_(self.norm(self.first(x))))
-        return y
+        return self.second(torch.relu_(self.norm(self.first(x))))
 
 
 class Sliced(nn.Module):
@@ -187,8 +183,7 @@ class Sliced(nn.Module):
         self.words, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.last(self.words(x).tanh() * mask[..., None])
-        return y
+        return self.last(self.words(x).tanh() * mask[..., None])
 
 
 def _slices(batch: int, seed: int) -> dict[str, torch.Tensor]:
@@ -218,8 +213,7 @@ class Rounded(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rounded = self.rounded(self.before(x))
-        last: torch.Tensor = self.last(_Rounding.apply(rounded, self.plain(x)) + 0)
-        return last
+        return self.last(_Rounding.apply(rounded, self.plain(x)) + 0)
 
 
 class CompiledFunction(nn.Module):

@@ -19,8 +19,7 @@ def loss_of_output(out: Any) -> torch.Tensor:
     """Return the output's own loss, else the mean squares of its floating tensors."""
     own = out if isinstance(out, torch.Tensor) and out.dim() == 0 else getattr(out, "loss", None)
     if own is not None:
-        found: torch.Tensor = own
-        return found
+        return own
     return sum((t.square().mean() for t in floating(out)), start=torch.zeros(()))
 
 

@@ -37,8 +37,7 @@ def configured(model: str, config: str, **settings: Any) -> Callable[[], nn.Modu
         with_torchvision()
         transformers = importlib.import_module("transformers")
         settled = getattr(transformers, config)(**settings)
-        built: nn.Module = getattr(transformers, model)(settled)
-        return built
+        return getattr(transformers, model)(settled)
 
     return build
 

@@ -19,8 +19,7 @@ def _timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         with_torchvision()
         timm = importlib.import_module("timm")
-        built: nn.Module = timm.create_model(name, pretrained=False, num_classes=4, **settings)
-        return built
+        return timm.create_model(name, pretrained=False, num_classes=4, **settings)
 
     return build
 
@@ -28,8 +27,7 @@ def _timm(name: str, **settings: Any) -> Callable[[], nn.Module]:
 def _diffusers(name: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         with_torchvision()
-        built: nn.Module = getattr(importlib.import_module("diffusers"), name)(**settings)
-        return built
+        return getattr(importlib.import_module("diffusers"), name)(**settings)
 
     return build
 
@@ -62,8 +60,7 @@ def _peft(config: str, **settings: Any) -> Callable[[], nn.Module]:
             num_hidden_layers=2,
             num_attention_heads=2,
         )
-        built: nn.Module = peft.get_peft_model(llama(), getattr(peft, config)(**settings))
-        return built
+        return peft.get_peft_model(llama(), getattr(peft, config)(**settings))
 
     return build
 

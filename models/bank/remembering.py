@@ -55,8 +55,7 @@ class Places(nn.Module):
         with torch.no_grad():
             self.keys[:count].copy_(keys)
         self.at += length
-        found: torch.Tensor = self.last((self.query(x) @ keys.mT).softmax(-1) @ keys)
-        return found
+        return self.last((self.query(x) @ keys.mT).softmax(-1) @ keys)
 
 
 class Past(nn.Module):
@@ -96,8 +95,7 @@ class Tables(nn.Module):
             self.mask = torch.full((length, length), -1e9, device=x.device).triu(1)
         x = x + _waves(length, x.dtype, x.device)
         scores = self.query(x) @ self.key(x).mT + self.mask.to(x.dtype)
-        found: torch.Tensor = self.last(scores.softmax(-1) @ x)
-        return found
+        return self.last(scores.softmax(-1) @ x)
 
 
 class Versioned(nn.Module):
@@ -114,8 +112,7 @@ class Versioned(nn.Module):
             norm = torch.linalg.matrix_norm(self.weight.detach())
             self.known = (self.weight._version, norm)
         hidden = self.first(x) @ (self.weight / self.known[1])
-        found: torch.Tensor = self.last(torch.tanh(hidden))
-        return found
+        return self.last(torch.tanh(hidden))
 
 
 class Through(nn.Module):
@@ -131,8 +128,7 @@ class Through(nn.Module):
         if self.state is not None:
             hidden = hidden + self.again(self.state)
         self.state = torch.tanh(hidden)
-        found: torch.Tensor = self.last(self.state)
-        return found
+        return self.last(self.state)
 
 
 def _through_calls(

@@ -17,16 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.pytorch import (
-    gnmt,
-    inception_v3,
-    llama,
-    mixtral,
-    transformer,
-    two_tower,
-    unet,
-    vit,
-)
+from models.pytorch import gnmt, inception_v3, llama, mixtral, transformer, two_tower, unet, vit
 
 
 @dataclass(frozen=True)

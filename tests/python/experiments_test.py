@@ -34,15 +34,7 @@ from experiments import (
     step_time,
     svg,
 )
-from experiments.page import (
-    LONGEST,
-    Column,
-    Page,
-    Table,
-    from_csv,
-    milliseconds,
-    write_whole,
-)
+from experiments.page import LONGEST, Column, Page, Table, from_csv, milliseconds, write_whole
 from experiments.workloads import CURRENT, GNMT, PAPER, Workload
 
 TINY = Workload("GNMT, length 2, batch 4", "gnmt", {"length": 2, "batch": 4}, GNMT)

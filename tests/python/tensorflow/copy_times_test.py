@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("tensorflow")
-
 import tensorflow as tf
 from baechi.tensorflow import copy_times
 

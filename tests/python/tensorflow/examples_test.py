@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("tensorflow")
-
 import tensorflow as tf
 
 METHODS = ("m-topo", "m-etf", "m-sct", "auto")

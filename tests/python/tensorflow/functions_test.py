@@ -6,12 +6,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import numpy as np
+import pytest
 import tensorflow as tf
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import NotAsPlanned, PlacedFunction

@@ -8,12 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from baechi.tensorflow import _private
 from baechi.tensorflow.assigner import PlacedFunction

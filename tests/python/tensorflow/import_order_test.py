@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 USE = """
 import baechi
 weight = tf.Variable([[1.0]])

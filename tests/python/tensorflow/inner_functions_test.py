@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import baechi

@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from baechi.tensorflow.feeding import feed_of
 from keras import layers

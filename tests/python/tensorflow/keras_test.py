@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from baechi.tensorflow import _private_keras
 from baechi.tensorflow.keras_model import ByName

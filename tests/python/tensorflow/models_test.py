@@ -5,13 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import keras
 import numpy as np
+import pytest
 
 from models.tensorflow import MODELS, inception_v3
 

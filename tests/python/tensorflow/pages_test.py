@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from tests import pages
 
 

@@ -7,12 +7,9 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from baechi.tensorflow import profiler
 from baechi.tensorflow.captured import Captured

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
+import pytest
 import tensorflow as tf
 from baechi.tensorflow import _private, versions
 from baechi.tensorflow.placing import assign

@@ -7,11 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import numpy
+import pytest
 import tensorflow as tf
 from baechi.tensorflow.run_metadata import profile_of_cost_graph, profile_of_runs
 

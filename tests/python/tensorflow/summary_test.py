@@ -6,13 +6,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
 import keras
 import numpy
+import pytest
 import tensorflow as tf
 from baechi.tensorflow.placing import assign
 

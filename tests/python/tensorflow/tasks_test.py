@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow")
-
 from tests.python.tensorflow import tasks_step
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-pytest.importorskip("tensorflow")
-
 import baechi.tensorflow
+import pytest
 import tensorflow as tf
 from baechi.tensorflow.graph_generator import capture, graph_of, without_barriers
 

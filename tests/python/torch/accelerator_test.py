@@ -9,18 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("baechi.torch.sim")
-
 import torch
 
-from experiments import (
-    accelerator,
-    accelerator_models,
-    accelerator_steps,
-    accelerator_tables,
-)
+from experiments import accelerator, accelerator_models, accelerator_steps, accelerator_tables
 from experiments import hardware as hardware_module
 from experiments.__main__ import main
 from experiments.catalogue import MODELS

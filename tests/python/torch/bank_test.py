@@ -6,10 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("baechi.torch.sim")
-
 import torch
 from baechi.torch.where.moving import map_tensors
 from places import machine, placed

@@ -14,9 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 from baechi.torch.costs.copy_times import copies
 
 import baechi

@@ -12,9 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import step_models as models
 import torch
 from baechi.torch.capture.joint import flags
@@ -95,16 +92,11 @@ def test_keys_name_the_module_of_a_backward_and_of_sums_of_gradients() -> None:
     assert "last:mm.2+:0" in keys  # of the gradient of what `last` and `middle` read
 
 
-class InPlace(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.last = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x).clone()
-        h[1:3].mul_(2)
-        return self.last(torch.tanh(h))
+@models.module(lambda: {"first": nn.Linear(8, 8), "last": nn.Linear(8, 8)})
+def InPlace(self: Any, x: torch.Tensor) -> torch.Tensor:
+    h = self.first(x).clone()
+    h[1:3].mul_(2)
+    return self.last(torch.tanh(h))
 
 
 def test_what_autograd_calls_for_a_change_in_place_is_of_a_module_and_not_of_the_loss() -> None:
@@ -151,13 +143,9 @@ def _all_of(model: nn.Module) -> Any:
     return modules, {name: id(t) for name, t in model.state_dict(keep_vars=True).items()}
 
 
-class Broken(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(4, 4)
-
-    def forward(self, x: Any) -> Any:
-        raise ValueError(f"not with {x.shape}")
+@models.module(lambda: {"lstm": nn.LSTM(4, 4)})
+def Broken(_: Any, x: Any) -> Any:
+    raise ValueError(f"not with {x.shape}")
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -339,19 +327,16 @@ def test_a_run_on_shapes_gives_the_keys_that_dynamo_gives(
     assert keys == known or (name == "tied" and keys ^ known == {"embedding:add:0", "head:add:0"})
 
 
-class Experts(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.router = nn.Linear(4, 2)
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
-
-    def forward(self, x: Any) -> Any:
-        chosen, out = self.router(x).argmax(-1), torch.zeros_like(x)
-        for number, expert in enumerate(self.experts):
-            rows = (chosen == number).nonzero()[:, 0]
-            if len(rows):
-                out = out.index_add(0, rows, expert(x[rows]))
-        return out
+@models.module(
+    lambda: {"router": nn.Linear(4, 2), "experts": nn.ModuleList(nn.Linear(4, 4) for _ in range(2))}
+)
+def Experts(self: Any, x: Any) -> Any:
+    chosen, out = self.router(x).argmax(-1), torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        rows = (chosen == number).nonzero()[:, 0]
+        if len(rows):
+            out = out.index_add(0, rows, expert(x[rows]))
+    return out
 
 
 def test_what_values_decide_is_what_they_decided_in_one_run() -> None:
@@ -417,14 +402,11 @@ def test_modules_that_are_frozen_stay_so() -> None:
 
 
 def test_a_tensor_that_a_module_only_holds_is_brought_along() -> None:
-    class Holding(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = torch.ones(3, device="meta")
-            self.inner = nn.Linear(3, 3, device="meta")
-
-        def forward(self, x: Any) -> Any:
-            return self.inner(x * self.scale)
+    @models.module(
+        lambda: {"scale": torch.ones(3, device="meta"), "inner": nn.Linear(3, 3, device="meta")}
+    )
+    def Holding(self: Any, x: Any) -> Any:
+        return self.inner(x * self.scale)
 
     model = Holding()
     assert capture(model, torch.ones(2, 3)).is_training

@@ -7,33 +7,20 @@ import copy
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
-from places import (
-    doubles,
-    machine,
-    of_the_bank_trains_the_same,
-    placed_at_random,
-    trains_the_same,
-)
+from places import doubles, machine, of_the_bank_trains_the_same, placed_at_random, trains_the_same
+from step_models import module
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import prune
 
 
-class Forecaster(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 4), "second": nn.Linear(4, 1)})
+def Forecaster(self: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Computes its loss itself: of an argument and of what other devices made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        mean = x.mean(1, keepdim=True)
-        y = self.second(self.first(x - mean)) + mean
-        return functional.smooth_l1_loss(y, target) + functional.mse_loss(y * 2, target[:, :1])
+    mean = x.mean(1, keepdim=True)
+    y = self.second(self.first(x - mean)) + mean
+    return functional.smooth_l1_loss(y, target) + functional.mse_loss(y * 2, target[:, :1])
 
 
 class Grid(nn.Module):
@@ -63,42 +50,28 @@ class Spoiled(Grid):
         return result + high.cos() * wide
 
 
-class Turned(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 16), "second": nn.Linear(4, 4)})
+def Turned(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Hands views by attribute to operators that may be elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 16), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.tanh(self.first(x))
-        z = torch.view_as_complex(y.reshape(4, 4, 2, 2))
-        found: torch.Tensor = self.second((z * z).real.sum(2)) + self.second((y * y).T[:4])
-        return found + (z * 2j).imag.exp().sum(2) + (y * 3).data[:, :4].sin()
+    y = torch.tanh(self.first(x))
+    z = torch.view_as_complex(y.reshape(4, 4, 2, 2))
+    found: torch.Tensor = self.second((z * z).real.sum(2)) + self.second((y * y).T[:4])
+    return found + (z * 2j).imag.exp().sum(2) + (y * 3).data[:, :4].sin()
 
 
-class Residual(nn.Module):
+@module(
+    lambda: {"relu": nn.ReLU(inplace=True), "first": nn.Linear(4, 4), "second": nn.Linear(4, 4)}
+)
+def Residual(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Begins with a module that changes the argument, and reads the argument again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.relu = nn.ReLU(inplace=True)
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.second(self.first(self.relu(x)))
-        return y * y + x
+    y = self.second(self.first(self.relu(x)))
+    return y * y + x
 
 
-class Argument(nn.Module):
+@module(lambda: {"inner": Residual()})
+def Argument(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Gives a copy of what it is called with to a model that changes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Residual()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.inner(x.clone() if x.sum() > 1e9 else x)
+    return self.inner(x.clone() if x.sum() > 1e9 else x)
 
 
 class Several(nn.Module):
@@ -142,25 +115,20 @@ class Precise(nn.Module):
         return self.second(y) + self.seen
 
 
-class Observed(nn.Module):
+@module(
+    lambda: {"first": nn.Linear(4, 4), "second": nn.Linear(4, 4), "high": nn.Buffer(torch.empty(0))}
+)
+def Observed(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Scales by limits that have a size once data were seen, as observers of a quantiser do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.high: torch.Tensor
-        self.register_buffer("high", torch.empty(0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.first(x)
-        with torch.no_grad():
-            highest = found.abs().amax(0)
-            if self.high.numel() == 0:
-                self.high.resize_(highest.shape)
-                self.high.copy_(highest / 2)
-            else:
-                self.high.copy_(torch.maximum(self.high, highest))
-        return self.second(found / self.high)
+    found = self.first(x)
+    with torch.no_grad():
+        highest = found.abs().amax(0)
+        if self.high.numel() == 0:
+            self.high.resize_(highest.shape)
+            self.high.copy_(highest / 2)
+        else:
+            self.high.copy_(torch.maximum(self.high, highest))
+    return self.second(found / self.high)
 
 
 def _pruned(layer: nn.Linear) -> nn.Linear:

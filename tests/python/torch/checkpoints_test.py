@@ -9,11 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import mean_square
 from quantised_test import WIDTH, Adapted, quantised

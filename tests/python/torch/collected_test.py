@@ -11,12 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
 import baechi.torch.sim
+import pytest
 import torch
 from baechi.torch.run.backend import Backend
 from baechi.torch.run.placement import Placement
@@ -185,8 +182,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = Mixing.apply(self.first(x), self.second)
-        mixed: torch.Tensor = Mixing.apply(hidden.tanh(), self.third)
-        return mixed
+        return Mixing.apply(hidden.tanh(), self.third)
 
 
 @pytest.mark.parametrize("build", [Branches, Hooked, Mixed], ids=lambda build: build.__name__)

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["*_test.py"]
+
 _FILE = pytest.StashKey[Path]()  # whose tests run
 _LEFT_OUT = pytest.StashKey[int]()
 
@@ -29,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def import_once() -> None:
     """Import what stays; the process that hands out tests to others collects none, and nothing."""
-    if importlib.util.find_spec("torch") is None:
+    if collect_ignore_glob:
         return
     importlib.import_module("baechi.torch.sim")  # before any test runs a backward
     # Autograd's threads keep what they find first, and sums over more threads round differently.

@@ -8,13 +8,11 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import machine, placed_at_random, trains_the_same
+from step_models import module
 from torch import nn
 
 import baechi
@@ -31,47 +29,36 @@ class Memory:
     recent: Any = field(default_factory=lambda: collections.deque(maxlen=2))
 
 
-class Step(nn.Module):
+@module(lambda: {"linear": nn.Linear(8, 8), "norm": nn.LayerNorm(8)})
+def Step(self: Any, x: torch.Tensor, memory: Memory) -> torch.Tensor:
     """Reads what an earlier step left, and leaves something itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
-
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        at = memory.position[0] % 2
-        y: torch.Tensor = self.norm(self.linear(x)) + memory.last
-        if memory.slots[at] is not None:
-            y = y * memory.slots[at]
-        for old in memory.recent:
-            y = y + 0.1 * old
-        if "gate" in memory.named:
-            y = y * memory.named.pop("gate").sigmoid()
-        else:
-            memory.named["gate"] = y.tanh()
-        memory.slots[at] = y.detach().cos()
-        memory.recent.append(y.sin())
-        memory.position[0] += 1
-        memory.last = memory.last + y
-        if isinstance(memory.slots[1 - at], torch.Tensor):
-            memory.slots[1 - at].mul_(0.5)
-        return y
+    at = memory.position[0] % 2
+    y: torch.Tensor = self.norm(self.linear(x)) + memory.last
+    if memory.slots[at] is not None:
+        y = y * memory.slots[at]
+    for old in memory.recent:
+        y = y + 0.1 * old
+    if "gate" in memory.named:
+        y = y * memory.named.pop("gate").sigmoid()
+    else:
+        memory.named["gate"] = y.tanh()
+    memory.slots[at] = y.detach().cos()
+    memory.recent.append(y.sin())
+    memory.position[0] += 1
+    memory.last = memory.last + y
+    if isinstance(memory.slots[1 - at], torch.Tensor):
+        memory.slots[1 - at].mul_(0.5)
+    return y
 
 
-class Steps(nn.Module):
+@module(lambda: {"steps": nn.ModuleList(Step() for _ in range(4)), "out": nn.Linear(8, 2)})
+def Steps(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Hands one memory through its steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(Step() for _ in range(4))
-        self.out = nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        memory = Memory(x * 0.5)
-        for step in self.steps:
-            x = step(x, memory)
-        result: torch.Tensor = self.out(x + memory.last + sum(memory.recent))
-        return result * len(memory.named) + memory.slots[0].mean() + memory.position[0]
+    memory = Memory(x * 0.5)
+    for step in self.steps:
+        x = step(x, memory)
+    result: torch.Tensor = self.out(x + memory.last + sum(memory.recent))
+    return result * len(memory.named) + memory.slots[0].mean() + memory.position[0]
 
 
 def test_parts_change_containers_that_they_are_given() -> None:
@@ -110,23 +97,18 @@ class Cell(nn.Module):
         return y
 
 
-class Cells(nn.Module):
+@module(lambda: {"cells": nn.ModuleList(Cell() for _ in range(4))})
+def Cells(self: Any, x: torch.Tensor, state: State | None = None) -> torch.Tensor:
     """Has its cells share a state and a list."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells = nn.ModuleList(Cell() for _ in range(4))
-
-    def forward(self, x: torch.Tensor, state: State | None = None) -> torch.Tensor:
-        state = state or State(x * 0.5)
-        told = [x * 0.3]
-        for cell in self.cells:
-            cell.told = told
-            x = cell(x, state)
-        result: torch.Tensor = x.sin() + state.last + sum(told) * state.at
-        for cell in self.cells:
-            cell.told = []
-        return result
+    state = state or State(x * 0.5)
+    told = [x * 0.3]
+    for cell in self.cells:
+        cell.told = told
+        x = cell(x, state)
+    result: torch.Tensor = x.sin() + state.last + sum(told) * state.at
+    for cell in self.cells:
+        cell.told = []
+    return result
 
 
 def test_operators_read_and_change_what_objects_hold() -> None:
@@ -147,20 +129,14 @@ def test_an_object_among_the_example_inputs_stays_as_it_is() -> None:
     assert state.slots == [None, None]
 
 
-class Batch(nn.Module):
+@module(lambda: {"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def Batch(self: Any, batch: dict[str, Any], seen: list[Any]) -> torch.Tensor:
     """Changes the batch that its caller gives it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, batch: dict[str, Any], seen: list[Any]) -> torch.Tensor:
-        y = self.first(batch.pop("x"))
-        batch["hidden"] = y.tanh()
-        seen.append(batch["hidden"].detach())
-        batch["count"] += 1
-        result: torch.Tensor = self.second(batch["hidden"]) * batch["scale"]
-        return result
+    y = self.first(batch.pop("x"))
+    batch["hidden"] = y.tanh()
+    seen.append(batch["hidden"].detach())
+    batch["count"] += 1
+    return self.second(batch["hidden"]) * batch["scale"]
 
 
 def batch_of(home: str) -> tuple[dict[str, Any], list[Any]]:
@@ -193,17 +169,12 @@ def test_the_caller_sees_what_a_model_does_to_its_batch(home: str) -> None:
     placed.restore()
 
 
-class Asks(nn.Module):
+@module(lambda: {"linear": nn.Linear(8, 8)})
+def Asks(self: Any, x: torch.Tensor, y: torch.Tensor, scale: Any = None) -> torch.Tensor:
     """Does other things with one tensor that it is given twice than with two."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: Any = None) -> torch.Tensor:
-        assert scale is None or isinstance(scale, list)
-        hidden: torch.Tensor = self.linear(x)
-        return (2 * hidden if x is y else hidden + self.linear(y)).square().mean()
+    assert scale is None or isinstance(scale, list)
+    hidden: torch.Tensor = self.linear(x)
+    return (2 * hidden if x is y else hidden + self.linear(y)).square().mean()
 
 
 @dataclass

@@ -7,9 +7,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from baechi._core import InputError
 from baechi.torch.program import Program, Slot, parse

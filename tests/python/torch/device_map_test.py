@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import baechi.torch.sim as sim
+import pytest
 import torch
 from torch import nn
 
@@ -20,7 +18,6 @@ import baechi
 
 accelerate: Any = pytest.importorskip("accelerate")
 transformers: Any = pytest.importorskip("transformers")
-sim: Any = pytest.importorskip("baechi.torch.sim")
 
 MEMORY: dict[int | str, int | str] = {"sim:0": "160KiB", "sim:1": "160KiB", "sim:2": "160KiB"}
 EXAMPLE = {"input_ids": torch.arange(16).reshape(2, 8)}
@@ -103,8 +100,7 @@ class Inception(nn.Module):
         x = torch.relu(self.stem(x))
         for branches in zip(self.point, self.wide, self.wider, strict=True):
             x = torch.relu(torch.cat([branch(x) for branch in branches], 1))
-        out: torch.Tensor = self.head(x.mean((2, 3)))
-        return out
+        return self.head(x.mean((2, 3)))
 
 
 def test_branches_that_meet_in_a_plain_operation_share_a_device() -> None:

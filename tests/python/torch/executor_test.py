@@ -14,6 +14,7 @@ from baechi.torch.program import lower, parse
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
 from random_graphs import RACE, boxed, failing, random_case, same
+from step_models import module
 from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -54,17 +55,12 @@ def test_random_programs_give_what_the_interpreter_gives_to_the_bit(
                     assert a == b
 
 
-class Nested(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 4), "last": nn.Linear(4, 4)})
+def Nested(self: Any, x: Tensor) -> Tensor:
     """A conditional, which stays one call, between layers of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x)
-        z = torch.cond(y.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (y,))
-        return self.last(z * y.shape[0])
+    y = self.first(x)
+    z = torch.cond(y.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (y,))
+    return self.last(z * y.shape[0])
 
 
 @pytest.mark.filterwarnings("ignore")

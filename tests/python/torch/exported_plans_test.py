@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from baechi.torch import split_spec
 from torch import nn
@@ -34,8 +31,7 @@ class Stack(nn.Module):
         x = self.embed(ids)
         for layer in self.layers:
             x = torch.relu(layer(x))
-        out: torch.Tensor = self.head(x)
-        return out
+        return self.head(x)
 
 
 NAMES = ["embed", *[f"layers.{i}" for i in range(5)], "head"]

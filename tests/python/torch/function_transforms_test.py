@@ -7,9 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from places import (
     doubles,
@@ -19,6 +16,7 @@ from places import (
     placed_at_random,
     trains_the_same,
 )
+from step_models import module
 from torch import nn
 
 
@@ -122,21 +120,16 @@ def test_weights_that_another_network_makes() -> None:
     trains_the_same(Hypernetwork().double(), inputs)
 
 
-class Adapted(nn.Module):
+@module(lambda: {"net": nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 12))})
+def Adapted(self: Any, places: torch.Tensor) -> torch.Tensor:
     """MAML of first order: two inner steps on weights of its own, whose slopes are constants."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 12))
-
-    def forward(self, places: torch.Tensor) -> torch.Tensor:
-        weights = dict(self.net.named_parameters())
-        for _ in range(2):
-            out = torch.func.functional_call(self.net, weights, (places,))
-            inner = (out - places).square().mean()
-            slopes = torch.autograd.grad(inner, list(weights.values()))
-            weights = {n: w - 0.1 * g for (n, w), g in zip(weights.items(), slopes, strict=True)}
-        return torch.func.functional_call(self.net, weights, (places,))
+    weights = dict(self.net.named_parameters())
+    for _ in range(2):
+        out = torch.func.functional_call(self.net, weights, (places,))
+        inner = (out - places).square().mean()
+        slopes = torch.autograd.grad(inner, list(weights.values()))
+        weights = {n: w - 0.1 * g for (n, w), g in zip(weights.items(), slopes, strict=True)}
+    return torch.func.functional_call(self.net, weights, (places,))
 
 
 @pytest.mark.repeats
@@ -152,20 +145,15 @@ def test_slopes_of_first_order_train_as_on_one_device(host: str) -> None:
     trains_the_same(Adapted().double(), torch.randn(48, 12).double(), host=host)
 
 
-class Converting(nn.Module):
+@module(lambda: {"parts": nn.ModuleList(nn.Linear(16, 16) for _ in range(5))})
+def Converting(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Makes numbers of another type with `type`, which only tells a tensor's type without one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(nn.Linear(16, 16) for _ in range(5))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        table = torch.arange(16, device=x.device).float()
-        for part in self.parts:
-            table = table.sin()
-            x = part(x * table.type(x.dtype)).type(x.dtype) + table.type(dtype=torch.float64)
-            assert x.type().endswith("DoubleTensor")
-        return x
+    table = torch.arange(16, device=x.device).float()
+    for part in self.parts:
+        table = table.sin()
+        x = part(x * table.type(x.dtype)).type(x.dtype) + table.type(dtype=torch.float64)
+        assert x.type().endswith("DoubleTensor")
+    return x
 
 
 def test_conversions_with_type_run_where_they_are_planned() -> None:
@@ -199,14 +187,9 @@ class Called(torch.autograd.Function):
         return kernel(gradients[0])
 
 
-class Norm(nn.Module):
-    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
-        self.call = call
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.call(x * self.weight)
+@module(lambda call: {"weight": nn.Parameter(torch.ones(8)), "call": call})
+def Norm(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return self.call(x * self.weight)
 
 
 @pytest.mark.parametrize("call", [kernel, lambda x: Called.apply(x)])

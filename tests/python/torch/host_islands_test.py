@@ -6,11 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from places import doubles, trains_the_same
+from step_models import module
 from torch import nn
 
 pytestmark = pytest.mark.usefixtures("asynchronous_devices")
@@ -36,83 +34,59 @@ class Packed(nn.Module):
         return self.out(y.mean(1))
 
 
-class Counted(nn.Module):
+@module(lambda: {"embed": nn.Embedding(50, 8), "layer": nn.LSTM(8, 8, batch_first=True)})
+def Counted(self: Any, x: torch.Tensor) -> torch.Tensor:
     """An LSTM over the lengths that it counts itself, behind work that takes a device its time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.layer = nn.Embedding(50, 8), nn.LSTM(8, 8, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        tokens = x
-        for _ in range(12):
-            tokens = tokens * 2 - x
-        lengths = (tokens > 0).sum(1)
-        packed = nn.utils.rnn.pack_padded_sequence(
-            self.embed(x), lengths, batch_first=True, enforce_sorted=False
-        )
-        return self.layer(packed)[1][0]
+    tokens = x
+    for _ in range(12):
+        tokens = tokens * 2 - x
+    lengths = (tokens > 0).sum(1)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        self.embed(x), lengths, batch_first=True, enforce_sorted=False
+    )
+    return self.layer(packed)[1][0]
 
 
-class Ordered(nn.Module):
+@module(lambda host: {"host": host, "first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def Ordered(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Sorts by NumPy what it computed on the CPU, as DETR matches boxes."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__()
-        self.host = host
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        cost = torch.cdist(h.detach(), h.detach())
-        if self.host == "cpu":
-            cost = cost.cpu()
-        elif self.host == "to":
-            cost = cost.to("cpu")
-        order = (cost * 2 + 1).sum(1)
-        assert order.is_cpu or not self.host
-        index = torch.from_numpy(order.numpy().argsort().copy())
-        return self.second(h[index.to(h.device)])
+    h = self.first(x)
+    cost = torch.cdist(h.detach(), h.detach())
+    if self.host == "cpu":
+        cost = cost.cpu()
+    elif self.host == "to":
+        cost = cost.to("cpu")
+    order = (cost * 2 + 1).sum(1)
+    assert order.is_cpu or not self.host
+    index = torch.from_numpy(order.numpy().argsort().copy())
+    return self.second(h[index.to(h.device)])
 
 
-class Offloading(nn.Module):
+@module(lambda: {"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def Offloading(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Computes on the CPU with gradients, and goes on with the result on the device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x)
-        if h.sum() > 1e9:
-            return h
-        there = h.cpu()
-        y = (there * there).sin() + there
-        assert y.is_cpu
-        return self.second(y.to(h.device) + h)
+    h = self.first(x)
+    if h.sum() > 1e9:
+        return h
+    there = h.cpu()
+    y = (there * there).sin() + there
+    assert y.is_cpu
+    return self.second(y.to(h.device) + h)
 
 
-class Spoken(nn.Module):
+@module(lambda loss: {"loss": loss, "first": nn.Linear(8, 8), "second": nn.Linear(8, 6)})
+def Spoken(self: Any, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """A loss over all alignments, whose lengths are made on the CPU."""
-
-    def __init__(self, loss: Any) -> None:
-        super().__init__()
-        self.loss = loss
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 6)
-
-    def forward(self, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        chances = self.second(self.first(x).tanh()).log_softmax(-1)
-        lengths = torch.full((words.shape[0],), chances.shape[0])
-        targets = torch.full((words.shape[0],), words.shape[1])
-        loss: torch.Tensor = self.loss(chances, words, lengths, targets)
-        return loss
+    chances = self.second(self.first(x).tanh()).log_softmax(-1)
+    lengths = torch.full((words.shape[0],), chances.shape[0])
+    targets = torch.full((words.shape[0],), words.shape[1])
+    return self.loss(chances, words, lengths, targets)
 
 
-class OfLogits(nn.Module):
+@module()
+def OfLogits(_: Any, chances: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
     """A loss of the user's own."""
-
-    def forward(self, chances: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-        return nn.functional.ctc_loss(chances, *more)
+    return nn.functional.ctc_loss(chances, *more)
 
 
 LOSSES = [nn.functional.ctc_loss, nn.CTCLoss(zero_infinity=True), OfLogits()]

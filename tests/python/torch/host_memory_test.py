@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.program import parse
@@ -23,6 +20,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
 from places import assert_alike, mean_square
+from step_models import module
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -307,15 +305,10 @@ def test_whatever_is_away_numbers_are_the_same(
     assert not placed.left_out
 
 
-class Table(nn.Module):
+@module(lambda: {"table": nn.Embedding(12, 8, sparse=True), "out": nn.Linear(8, 3)})
+def Table(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A table whose gradient has the rows that were read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.out = nn.Embedding(12, 8, sparse=True), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.table(x).tanh()).square().sum()
+    return self.out(self.table(x).tanh()).square().sum()
 
 
 @pytest.mark.parametrize("stance", ["default", "force_eager"])

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import assert_alike
+from step_models import module
 from torch import nn
 
 # PyTorch 2.14.0 says once what it leaves out of a graph.
@@ -94,36 +92,30 @@ def test_a_lora_of_a_flux_is_trained_in_less_than_its_weights(sim: ModuleType) -
     assert not placed.left_out
 
 
-class Changing(nn.Module):
+@module(lambda change: {"change": change, "calls": 0, "a": nn.Linear(8, 8), "b": nn.Linear(8, 8)})
+def Changing(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A weight is changed by its own forward, but not yet in the call that is traced."""
-
-    def __init__(self, change: str) -> None:
-        super().__init__()
-        self.change, self.calls = change, 0
-        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        weight, other = self.a.weight, self.b.weight
-        if self.calls > 2:
-            with torch.no_grad():
-                if self.change == "data":
-                    weight.data.mul_(0.9)
-                elif self.change == "itself":
-                    weight.mul_(0.9).lerp_(other, 0.1)
-                elif self.change == "views":
-                    weight[0].mul_(0.5)
-                    other.view(-1)[3:5].zero_()
-                elif self.change == "items":
-                    weight[1] = 0.25
-                    other[torch.tensor([0, 1], device=x.device)] *= 0.5
-                elif self.change == "lists":
-                    torch._foreach_mul_([weight, other], 0.95)
-                else:
-                    nn.init.constant_(self.a.bias, 0.3)
-                    torch.add(weight, other, out=weight)
-        found: torch.Tensor = self.b(self.a(x).tanh()) @ (weight.t() @ other)
-        return found.sin().sum()
+    self.calls += 1
+    weight, other = self.a.weight, self.b.weight
+    if self.calls > 2:
+        with torch.no_grad():
+            if self.change == "data":
+                weight.data.mul_(0.9)
+            elif self.change == "itself":
+                weight.mul_(0.9).lerp_(other, 0.1)
+            elif self.change == "views":
+                weight[0].mul_(0.5)
+                other.view(-1)[3:5].zero_()
+            elif self.change == "items":
+                weight[1] = 0.25
+                other[torch.tensor([0, 1], device=x.device)] *= 0.5
+            elif self.change == "lists":
+                torch._foreach_mul_([weight, other], 0.95)
+            else:
+                nn.init.constant_(self.a.bias, 0.3)
+                torch.add(weight, other, out=weight)
+    found: torch.Tensor = self.b(self.a(x).tanh()) @ (weight.t() @ other)
+    return found.sin().sum()
 
 
 @pytest.mark.repeats

@@ -13,24 +13,21 @@ from baechi.torch.program import lower, parse
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
 from random_graphs import boxed, random_case
+from step_models import module
 from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental.proxy_tensor import make_fx
 
 
-class Mixed(nn.Module):
+@module(
+    lambda: {"table": nn.Embedding(10, 4), "linear": nn.Linear(4, 6), "norm": nn.BatchNorm1d(6)}
+)
+def Mixed(self: Any, indices: torch.Tensor) -> torch.Tensor:
     """Batch norm's averages, a constant, a size, dropout and parts of a tensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.linear = nn.Embedding(10, 4), nn.Linear(4, 6)
-        self.norm = nn.BatchNorm1d(6)
-
-    def forward(self, indices: torch.Tensor) -> torch.Tensor:
-        x = self.table(indices).sum(1)
-        a, b = self.norm(self.linear(x)).chunk(2, -1)
-        x = a * b.view(-1, 1, 3) * torch.tensor(2.0) + x.shape[0]
-        return torch.nn.functional.dropout(x, 0.5).sum()
+    x = self.table(indices).sum(1)
+    a, b = self.norm(self.linear(x)).chunk(2, -1)
+    x = a * b.view(-1, 1, 3) * torch.tensor(2.0) + x.shape[0]
+    return torch.nn.functional.dropout(x, 0.5).sum()
 
 
 def test_forward_and_backward_graphs_of_varying_sizes_train_as_they_do_without_programs() -> None:

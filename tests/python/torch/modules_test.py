@@ -6,11 +6,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import step_models as models
 import torch
 from baechi.torch.capture.trace import capture

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 from baechi.torch import native
 
 SOURCE = """#include "answer.h"

@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("torch")
-
 from experiments import bank_packages
 from tests import pages
 

@@ -11,11 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import assert_alike
 from torch import nn

@@ -10,11 +10,8 @@ import random
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from baechi.torch import native
 from baechi.torch.where.pinned import packed, pin, ready, unpin

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import pipelining_ranks as ranks

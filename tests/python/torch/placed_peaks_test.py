@@ -7,13 +7,11 @@ import gc
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import mean_square
+from step_models import module
 from torch import nn
 
 ROWS, WIDTH = 256, 64
@@ -85,19 +83,13 @@ def test_peaks_of_calls_are_close(sim: ModuleType) -> None:
         assert 0.97 * found[name] <= size <= 1.1 * found[name]
 
 
-class InPlace(nn.Module):
+@module(lambda: {"first": nn.Linear(WIDTH, WIDTH), "last": nn.Linear(WIDTH, WIDTH)})
+def InPlace(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Tensors that are changed in place, whose gradients autograd makes outside of modules."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.last = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.first(x).relu_().clone()
-        for row in range(4):
-            h[row::4].mul_(row + 1)
-        return self.last(h)
+    h = self.first(x).relu_().clone()
+    for row in range(4):
+        h[row::4].mul_(row + 1)
+    return self.last(h)
 
 
 class TwoHeads(nn.Module):

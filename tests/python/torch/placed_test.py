@@ -7,11 +7,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch.sim as sim
+import pytest
 import torch
 from baechi.torch.placing import place, plan
 from baechi.torch.search import Search
@@ -201,8 +198,7 @@ class Recurrent(nn.Module):
                 state = cell(x[:, step], state)
                 states.append(state)
             x = x + join(torch.cat([x, torch.stack(states, 1)], 2))
-        found: torch.Tensor = self.last(x).sum()
-        return found
+        return self.last(x).sum()
 
 
 def test_every_call_that_runs_was_planned_and_the_forward_sends_what_the_backward_reads() -> None:

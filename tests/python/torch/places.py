@@ -51,8 +51,7 @@ class Branches(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         a, b = self.a(x).tanh(), self.b(x).relu()
-        found: torch.Tensor = self.last(torch.cat([self.norm(a + b), b], 1))
-        return found
+        return self.last(torch.cat([self.norm(a + b), b], 1))
 
 
 class Hooked(Branches):
@@ -67,8 +66,7 @@ class Hooked(Branches):
         a = self.a(x)
         if a.requires_grad:
             a.register_hook(lambda gradient: gradient * 0.5)
-        found: torch.Tensor = self.last(torch.cat([self.norm(a), self.b(x)], 1))
-        return found
+        return self.last(torch.cat([self.norm(a), self.b(x)], 1))
 
 
 class Drawn(dict[str, int]):
@@ -186,8 +184,7 @@ def compared(
 def loss_like(output: Any) -> torch.Tensor:
     """Return an output's own loss, else the sum of the mean squares of its tensors."""
     own = getattr(output, "loss", None)
-    found: torch.Tensor = sum(t.square().mean() for t in tensors_in(output)) if own is None else own
-    return found
+    return sum(t.square().mean() for t in tensors_in(output)) if own is None else own
 
 
 def placed_at_random(

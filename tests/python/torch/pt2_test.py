@@ -7,9 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from baechi.torch import load_pt2
 from baechi.torch.costs.roofline import flops_of
@@ -38,8 +35,7 @@ class Model(nn.Module):
         for layer in self.layers:
             x = torch.relu(layer(x))
         a, b = self.conv(x.transpose(1, 2)).transpose(1, 2).split(32, dim=2)
-        out: torch.Tensor = torch.cat([a, b * 2], dim=2) @ self.embed.weight.t()
-        return out
+        return torch.cat([a, b * 2], dim=2) @ self.embed.weight.t()
 
 
 @pytest.fixture(scope="module")

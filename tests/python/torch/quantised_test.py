@@ -8,11 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from baechi.pipeline import cluster_of
 from baechi.torch.capture.trace import capture

@@ -7,15 +7,12 @@ import copy
 import functools
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("baechi.torch.sim")
-
 import baechi.torch
+import pytest
 import torch
 from baechi.torch.where.drawn import state_of
 from places import machine, placed
+from step_models import module
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -114,18 +111,14 @@ def test_a_random_call_that_names_its_device_runs_again() -> None:
 
 
 def test_a_selective_checkpoint_runs_eagerly() -> None:
-    class Selective(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(3))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            kept = functools.partial(
-                create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
-            )
-            for block in self.blocks:
-                x = checkpoint(block, x.tanh(), use_reentrant=False, context_fn=kept)
-            return x.square().mean()
+    @module(lambda: {"blocks": nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(3))})
+    def Selective(self: Any, x: torch.Tensor) -> torch.Tensor:
+        kept = functools.partial(
+            create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
+        )
+        for block in self.blocks:
+            x = checkpoint(block, x.tanh(), use_reentrant=False, context_fn=kept)
+        return x.square().mean()
 
     model, x = Selective(), torch.ones(3, FEATURES)
     expected = drawn(copy.deepcopy(model), x)[:2]

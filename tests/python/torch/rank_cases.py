@@ -32,7 +32,7 @@ from baechi.torch.where.homes import plain_parts
 from quantised_test import X as ROWS
 from quantised_test import model as adapted
 from quantised_test import quantised
-from step_models import Convolutions, Tied, Twice
+from step_models import Convolutions, Tied, Twice, module
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -53,8 +53,7 @@ class Frozen(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         left = self.left(x).tanh().t().contiguous().t()  # of odd strides
-        found: torch.Tensor = self.last(torch.cat([self.fixed(left), self.right(x).relu()], 1))
-        return found
+        return self.last(torch.cat([self.fixed(left), self.right(x).relu()], 1))
 
 
 class Whole(nn.Module):
@@ -87,19 +86,13 @@ class Words(nn.Module):
         x = x.neg().neg() if x.device.type == "cpu" else x  # as models choose by the kind
         for layer in self.layers:
             x = layer(x)
-        found: torch.Tensor = self.head(x)
-        return found
+        return self.head(x)
 
 
-class Drops(nn.Module):
+@module(lambda: {"weight": nn.Parameter(torch.ones(64))})
+def Drops(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Random numbers, which the gradient shows: half of the inputs twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x * self.weight, 0.5, self.training)
+    return nn.functional.dropout(x * self.weight, 0.5, self.training)
 
 
 @dataclass(frozen=True)
@@ -357,16 +350,11 @@ class Changes(Frozen):
         return found
 
 
-class Breaks(nn.Module):
+@module(lambda: {"a": nn.Linear(6, 3), "b": nn.Linear(3, 3)})
+def Breaks(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A model that looks at a value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(6, 3), nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.a(x)
-        return self.b(x) if float(x.sum()) > 0 else x
+    x = self.a(x)
+    return self.b(x) if float(x.sum()) > 0 else x
 
 
 def sharded(model: nn.Module) -> nn.Module:

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import rank_cases
 import torch
 from rank_runs import ended, run, started, two_hosts

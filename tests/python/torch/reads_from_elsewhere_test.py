@@ -6,60 +6,41 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from places import doubles, of_the_bank_trains_the_same, trains_the_same
+from step_models import module
 from torch import nn
 
 
-class Sine(nn.Module):
+@module()
+def Sine(_: Any, mask: torch.Tensor, device: Any, dtype: torch.dtype) -> torch.Tensor:
     """A position embedding without weights, as DETR's is."""
-
-    def forward(self, mask: torch.Tensor, device: Any, dtype: torch.dtype) -> torch.Tensor:
-        steps = torch.arange(8, dtype=dtype, device=device)
-        return mask.cumsum(1).to(dtype)[..., None] / (10 ** (steps / 8))
+    steps = torch.arange(8, dtype=dtype, device=device)
+    return mask.cumsum(1).to(dtype)[..., None] / (10 ** (steps / 8))
 
 
-class Block(nn.Module):
+@module(lambda: {"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)})
+def Block(self: Any, x: torch.Tensor, *, device: torch.device) -> torch.Tensor:
     """Makes a mask on the device that it is told, and runs as one unit if it is on one device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor, *, device: torch.device) -> torch.Tensor:
-        keep = torch.arange(x.shape[1], device=device) < 4
-        return self.second(self.first(x).relu() * keep[None, :, None])
+    keep = torch.arange(x.shape[1], device=device) < 4
+    return self.second(self.first(x).relu() * keep[None, :, None])
 
 
-class Model(nn.Module):
+@module(lambda: {"embed": nn.Linear(8, 8), "positions": Sine(), "block": Block()})
+def Model(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Tells its parts where its argument is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.positions, self.block = nn.Linear(8, 8), Sine(), Block()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        if mask.sum() < 0:
-            return x
-        h = self.embed(x) + self.positions(mask, x.device, x.dtype)
-        return self.block(h, device=x.device) + self.positions(mask, device=h.device, dtype=h.dtype)
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    if mask.sum() < 0:
+        return x
+    h = self.embed(x) + self.positions(mask, x.device, x.dtype)
+    return self.block(h, device=x.device) + self.positions(mask, device=h.device, dtype=h.dtype)
 
 
-class Magnitude(nn.Module):
+@module(lambda: {"weight": nn.Parameter(torch.rand(8))})
+def Magnitude(self: Any, x: torch.Tensor, *, down: nn.Module, up: nn.Module) -> torch.Tensor:
     """Scales by the norm of what two modules that it is given make, as DoRA does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(8))
-
-    def forward(self, x: torch.Tensor, *, down: nn.Module, up: nn.Module) -> torch.Tensor:
-        """Call the modules, on the argument and on one of its own."""
-        norm = up(down(torch.eye(8, dtype=x.dtype, device=x.device))).norm(dim=0)
-        return up(down(x)) * (self.weight / norm)
+    norm = up(down(torch.eye(8, dtype=x.dtype, device=x.device))).norm(dim=0)
+    return up(down(x)) * (self.weight / norm)
 
 
 class Adapted(nn.Module):
@@ -76,38 +57,30 @@ class Adapted(nn.Module):
         return self.last(x + self.magnitude(x, down=self.down, up=self.up))
 
 
-class NearOthers(nn.Module):
+@module(
+    lambda: {"first": nn.Linear(16, 16), "second": nn.Linear(16, 16), "last": nn.Linear(16, 16)}
+)
+def NearOthers(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Takes tensors to where others are, which is where they are: they are the same tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = (nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, other = self.first(x), self.second(x)
-        first.to(other).add_(1)
-        first.to(device=other.device).mul_(2)
-        first.to(other.device, non_blocking=True)[:, :8].tanh_()
-        first.to(other.device, None, False, True).zero_()  # of a copy
-        bits = (other > 0).to(first)
-        y: torch.Tensor = self.last(first * bits + other.to(first.device, torch.float64))
-        return y
+    first, other = self.first(x), self.second(x)
+    first.to(other).add_(1)
+    first.to(device=other.device).mul_(2)
+    first.to(other.device, non_blocking=True)[:, :8].tanh_()
+    first.to(other.device, None, False, True).zero_()  # of a copy
+    bits = (other > 0).to(first)
+    return self.last(first * bits + other.to(first.device, torch.float64))
 
 
-class NearTheArgument(nn.Module):
+@module(
+    lambda: {"first": nn.Linear(16, 16), "second": nn.Linear(16, 16), "last": nn.Linear(16, 16)}
+)
+def NearTheArgument(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Takes tensors to where the model was called, which is where they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.last = (nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first, other = self.first(x), self.second(x)
-        first.to(x).add_(1)
-        first.to(x.device).mul_(2)
-        other.to(device=x.device, dtype=x.dtype)[:, :8].tanh_()
-        y: torch.Tensor = self.last(first + other)
-        return y
+    first, other = self.first(x), self.second(x)
+    first.to(x).add_(1)
+    first.to(x.device).mul_(2)
+    other.to(device=x.device, dtype=x.dtype)[:, :8].tanh_()
+    return self.last(first + other)
 
 
 class Shared:
@@ -175,44 +148,31 @@ class Hooked(nn.Module):
             z.register_hook(solved)
             z.register_hook(lambda grad: torch.where(mask > 0, grad, 0.5 * grad))
             mask.register_hook(lambda _: None)
-        y: torch.Tensor = self.parts[3](z)
-        return y
+        return self.parts[3](z)
 
 
-class Weighted(nn.Module):
+@module(lambda: {"first": nn.Linear(8, 8), "second": nn.Linear(8, 8), "third": nn.Linear(8, 8)})
+def Weighted(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A derivative in a direction that another part computes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            place = x.detach().requires_grad_()
-            y = self.first(place).tanh()
-            by = self.second(x)
-            (turned,) = torch.autograd.grad(y, place, grad_outputs=by, create_graph=True)
-        z: torch.Tensor = self.third(turned)
-        return z
+    with torch.enable_grad():
+        place = x.detach().requires_grad_()
+        y = self.first(place).tanh()
+        by = self.second(x)
+        (turned,) = torch.autograd.grad(y, place, grad_outputs=by, create_graph=True)
+    return self.third(turned)
 
 
-class HalfPrecision(nn.Module):
+@module(lambda: {"first": nn.Linear(8, 8), "second": nn.Linear(8, 8), "third": nn.Linear(8, 8)})
+def HalfPrecision(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Asks where its input is for the autocast that some of it runs under."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.third = (nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.first(x)
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
-            weight = self.second.weight.float()
-            z = nn.functional.linear(y.float(), weight)
-            with torch.autocast(x.device.type, enabled=False):
-                z = nn.functional.linear(z.float(), weight)
-        assert z.dtype is torch.float32
-        last: torch.Tensor = self.third(z.to(x.dtype))
-        return last
+    y = self.first(x)
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        weight = self.second.weight.float()
+        z = nn.functional.linear(y.float(), weight)
+        with torch.autocast(x.device.type, enabled=False):
+            z = nn.functional.linear(z.float(), weight)
+    assert z.dtype is torch.float32
+    return self.third(z.to(x.dtype))
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,11 @@ import gc
 from types import ModuleType
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from places import mean_square
+from step_models import module
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -23,23 +21,22 @@ WIDTH, ROWS = 32, 512
 X = torch.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
 
 
-class Layers(nn.Module):
-    """Layers with activations of several kinds, each of which may be a checkpoint."""
-
-    def __init__(self, checkpoints: bool = False) -> None:
-        super().__init__()
-        self.checkpoints = checkpoints
-        self.layers = nn.ModuleList(
+@module(
+    lambda checkpoints=False: {
+        "checkpoints": checkpoints,
+        "layers": nn.ModuleList(
             nn.Sequential(
                 nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), nn.GELU(), nn.Linear(WIDTH, WIDTH)
             )
             for _ in range(4)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = x + (checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x))
-        return x
+        ),
+    }
+)
+def Layers(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Layers with activations of several kinds, each of which may be a checkpoint."""
+    for layer in self.layers:
+        x = x + (checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x))
+    return x
 
 
 def trained(

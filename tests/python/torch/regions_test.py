@@ -6,47 +6,33 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
 import baechi.torch.sim as sim
+import pytest
 import torch
 from baechi.torch.program import Run, parse
 from baechi.torch.run import regions
 from baechi.torch.run.regions import Region
 from places import CLOSE, Branches, machine, rows
+from step_models import module
 from torch import nn
 
 from baechi import InputError
 
 
-class Block(nn.Module):
+@module(lambda: {"norm": nn.LayerNorm(6), "up": nn.Linear(6, 12), "down": nn.Linear(12, 6)})
+def Block(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A layer with a residual, and views of what it makes and of what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 12), nn.Linear(12, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = nn.functional.gelu(self.up(self.norm(x))).view(-1, 3, 4).transpose(1, 2)
-        return x + self.down(h.reshape(-1, 12)) * torch.sigmoid(x)
+    h = nn.functional.gelu(self.up(self.norm(x))).view(-1, 3, 4).transpose(1, 2)
+    return x + self.down(h.reshape(-1, 12)) * torch.sigmoid(x)
 
 
-class Layers(nn.Module):
+@module(lambda: {"layers": nn.ModuleList([Block() for _ in range(3)]), "head": nn.Linear(6, 3)})
+def Layers(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Blocks one behind the other, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Block() for _ in range(3)])
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        found: torch.Tensor = self.head(x).view(-1)
-        return found
+    for layer in self.layers:
+        x = layer(x)
+    return self.head(x).view(-1)
 
 
 def _loss(out: torch.Tensor) -> torch.Tensor:
@@ -130,30 +116,19 @@ def test_inductor_compiles_regions_and_equal_ones_once(monkeypatch: pytest.Monke
     assert len(compiled) < 8  # of eight regions: layers are equal
 
 
-class Negative(nn.Module):
+@module(lambda: {"weight": nn.Parameter(torch.randn(4, 3, 2))})
+def Negative(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Its backward reads memory that stands for its negative, which Inductor would not see."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 3, 2))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = torch.view_as_complex(x * self.weight).conj().imag
-        return (found * found).sum() * (x.sum() + self.weight.sum() * 0)
+    found = torch.view_as_complex(x * self.weight).conj().imag
+    return (found * found).sum() * (x.sum() + self.weight.sum() * 0)
 
 
-class Precise(nn.Module):
+@module(lambda: {"linear": nn.Linear(24, 24)})
+def Precise(self: Any, x: torch.Tensor) -> torch.Tensor:
     """It computes in full precision, whatever its caller has on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(24, 24)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", enabled=False):
-            x = x.view(4, -1).repeat(1, 4)
-            found: torch.Tensor = (self.linear(x) * 2 + x) * 3 + x
-            return found
+    with torch.autocast("cpu", enabled=False):
+        x = x.view(4, -1).repeat(1, 4)
+        return (self.linear(x) * 2 + x) * 3 + x
 
 
 @pytest.mark.filterwarnings("ignore")  # Inductor's, of complex numbers
@@ -204,13 +179,9 @@ def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
 
 
 def test_an_error_in_a_region_names_it() -> None:
-    class Wrong(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
-
-        def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            return ((x * self.weight).sin() + 1).index_select(0, at) * 2
+    @module(lambda: {"weight": nn.Parameter(torch.ones(2))})
+    def Wrong(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return ((x * self.weight).sin() + 1).index_select(0, at) * 2
 
     model = Wrong()
     x, at = torch.ones(3, 2), torch.tensor([1])

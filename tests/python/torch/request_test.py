@@ -8,32 +8,23 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import baechi.torch.sim as sim
+import pytest
 import torch
 from baechi.torch.graph.optimizers import updates_of
+from step_models import module
 from torch import nn
 
 import baechi
 
-sim: Any = pytest.importorskip("baechi.torch.sim")
-
 X = torch.ones(2, 4)
 
 
-class Unrecorded(nn.Module):
+@module(lambda: {"layer": nn.Linear(4, 4)})
+def Unrecorded(_: Any, x: torch.Tensor) -> torch.Tensor:
     """A model that must not be called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Fail."""
-        raise AssertionError(x)
+    raise AssertionError(x)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +176,7 @@ class Words(nn.Module):
         self.first, self.last = first or nn.Linear(64, 64), nn.Linear(64, 2)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(self.first(self.words(ids)))
-        return out
+        return self.last(self.first(self.words(ids)))
 
 
 IDS = torch.arange(4).reshape(2, 2)
@@ -227,16 +217,10 @@ def test_a_model_or_a_weight_is_placed_once() -> None:
         baechi.torch.place(nn.Sequential(nn.Linear(64, 2)), torch.ones(2, 64), plan=plan)
 
 
-class Deciding(nn.Module):
+@module(lambda: {"layer": nn.Linear(4, 4)})
+def Deciding(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Does what values say."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.layer(x) if x.sum().item() > 0 else x
-        return out
+    return self.layer(x) if x.sum().item() > 0 else x
 
 
 def test_a_model_that_values_decide_on_says_so_where_there_are_none() -> None:

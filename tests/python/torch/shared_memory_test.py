@@ -7,11 +7,9 @@ import copy
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from places import machine, placed_at_random, trains_the_same
+from step_models import module
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -30,16 +28,11 @@ def check_same(plain: nn.Module, model: nn.Module, use: Any, training: bool = Fa
     torch.testing.assert_close(found[1], found[0])
 
 
-class Parts(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 4), "last": nn.Tanh()})
+def Parts(self: Any, x: torch.Tensor) -> list[torch.Tensor]:
     """Returns a tensor, and parts of it, and the same again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Tanh()
-
-    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        h = self.first(x)
-        return [h[:, :2], h.t(), h.detach(), h, h, self.last(h)]
+    h = self.first(x)
+    return [h[:, :2], h.t(), h.detach(), h, h, self.last(h)]
 
 
 @pytest.mark.parametrize("home", ["cpu", "sim:1"])
@@ -92,16 +85,11 @@ def reversed_before_a_view(x: torch.Tensor) -> torch.Tensor:
     return reversed_by_hook(x.view_as(x))[:, :]
 
 
-class Sliced(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 4), "last": nn.Linear(4, 4)})
+def Sliced(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Its own code puts a hook on a slice, and returns a slice of that beside the whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        h = self.first(x).tanh()
-        return h, reversed_by_hook(h[:, :])[:, :], self.last(h)
+    h = self.first(x).tanh()
+    return h, reversed_by_hook(h[:, :])[:, :], self.last(h)
 
 
 def test_a_hook_on_a_slice_is_not_passed_by_where_a_slice_of_it_is_returned() -> None:
@@ -109,14 +97,10 @@ def test_a_hook_on_a_slice_is_not_passed_by_where_a_slice_of_it_is_returned() ->
     trains_the_same(Sliced().double(), X, seeds=(2,))
 
 
-class Reversing(nn.Module):
-    def __init__(self, by: Any) -> None:
-        super().__init__()
-        self.inner, self.by = nn.Linear(4, 4), by
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y = self.by(x)
-        return y, self.inner(y)
+@module(lambda by: {"inner": nn.Linear(4, 4), "by": by})
+def Reversing(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = self.by(x)
+    return y, self.inner(y)
 
 
 class Returned(nn.Module):
@@ -160,25 +144,21 @@ class Handled(nn.Module):
     def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
         if given["x"].requires_grad:
             self.handle = given["x"].register_hook(lambda grad: grad * grad)
-        y: torch.Tensor = self.inner(given["x"])
-        return y
+        return self.inner(given["x"])
 
 
-class Handling(nn.Module):
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.first, self.mid, self.last = nn.Linear(4, 4), Handled(), nn.Linear(4, 4)
-        self.how = how
-
-    def forward(self, x: torch.Tensor) -> Any:
-        h = self.first(x).tanh()
-        again = self.how == "computed again"  # which puts the hook there again
-        given = {"x": h}
-        z = checkpoint(self.mid, given, use_reentrant=False) if again else self.mid(given)
-        if self.how == "removed" and self.mid.handle is not None:
-            self.mid.handle.remove()
-        self.mid.handle = None
-        return self.last(z) + h * h
+@module(
+    lambda how: {"first": nn.Linear(4, 4), "mid": Handled(), "last": nn.Linear(4, 4), "how": how}
+)
+def Handling(self: Any, x: torch.Tensor) -> Any:
+    h = self.first(x).tanh()
+    again = self.how == "computed again"  # which puts the hook there again
+    given = {"x": h}
+    z = checkpoint(self.mid, given, use_reentrant=False) if again else self.mid(given)
+    if self.how == "removed" and self.mid.handle is not None:
+        self.mid.handle.remove()
+    self.mid.handle = None
+    return self.last(z) + h * h
 
 
 @pytest.mark.parametrize("how", ["kept", "removed", "computed again"])

@@ -6,11 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from torch import nn
 

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import step_models as models
 import torch
 from baechi.torch.capture.cache import KEPT, captured, read, written

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import step_models as models
 import torch
 from baechi.torch.capture.keys import name_of

@@ -7,9 +7,6 @@ import functools
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import step_models as models
 import torch
 from baechi.torch.capture.step import LOSS, Step
@@ -18,6 +15,7 @@ from baechi.torch.costs.costs import Costs, signature_of, traffic_of
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.graph.graph import StepGraph, graph_of, source_of
 from baechi.torch.graph.optimizers import updates_of
+from step_models import module
 from torch import nn
 
 import baechi
@@ -236,18 +234,12 @@ def test_plans_of_language_models_gain_by_more_devices(
         assert one / plan.makespan_ns >= gain
 
 
-class Bounded(nn.Module):
+@module(lambda: {"first": nn.Linear(4, 4), "scale": nn.Parameter(torch.tensor(2.0))})
+def Bounded(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Keeps a weight in bounds in place before it is used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(2.0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.scale.clamp_(0, 1.5)
-        out: torch.Tensor = self.first(x) * self.scale.exp()
-        return out
+    with torch.no_grad():
+        self.scale.clamp_(0, 1.5)
+    return self.first(x) * self.scale.exp()
 
 
 def test_a_weight_that_a_forward_changes_is_updated_behind_that() -> None:

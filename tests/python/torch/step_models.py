@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that tests of the new rooms share, each with an example."""
+"""Models that tests share, each with an example, and how a model of a few parts is written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from typing import Any
 
 import torch
 from torch import nn
+
+
+def module(parts: Callable[..., dict[str, Any]] = dict) -> Callable[[Callable[..., Any]], Any]:
+    """Make of a forward a class of modules; ``parts`` are made in order, of what a module is given.
+
+    ``@module(lambda width: {"layer": nn.Linear(width, width)})`` stands above the forward.
+    """
+
+    def of(forward: Callable[..., Any]) -> Any:
+        def build(self: Any, *given: Any, **named: Any) -> None:
+            nn.Module.__init__(self)
+            for name, part in parts(*given, **named).items():
+                setattr(self, name, part)
+
+        own = {"__init__": build, "forward": forward, "__module__": forward.__module__}
+        own |= {"__doc__": forward.__doc__, "__qualname__": forward.__qualname__}
+        return type(forward.__name__, (nn.Module,), own)
+
+    return of
 
 
 class Twice(nn.Module):
@@ -56,16 +75,10 @@ class Tied(nn.Module):
         return self.head(self.middle(self.embedding(tokens)).tanh())
 
 
-class Recurrent(nn.Module):
+@module(lambda: {"cells": nn.LSTM(4, 5), "head": nn.Linear(5, 2)})
+def Recurrent(self: Any, x: Any) -> Any:
     """An LSTM that holds its weights in a list, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells = nn.LSTM(4, 5)
-        self.head = nn.Linear(5, 2)
-
-    def forward(self, x: Any) -> Any:
-        return self.head(self.cells(x)[0])
+    return self.head(self.cells(x)[0])
 
 
 def language_model(

@@ -8,12 +8,9 @@ import io
 import threading
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
 import baechi.torch.sim as sim
+import pytest
 import torch
 from places import (
     CLOSE,
@@ -27,6 +24,7 @@ from places import (
     trained,
     trains_the_same,
 )
+from step_models import module
 from torch import nn
 
 from models.bank.elsewhere import Rounded
@@ -138,20 +136,12 @@ def test_sparse_gradients(asynchronous: bool) -> None:
         torch.testing.assert_close(mine.grad.to_dense(), theirs.grad.to_dense())
 
 
-class Counting(nn.Module):
+@module(lambda: {"inner": Branches(), "calls": nn.Buffer(torch.ones((), dtype=torch.double))})
+def Counting(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Changes its batch, and a buffer that it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Branches()
-        self.calls: torch.Tensor
-        self.register_buffer("calls", torch.ones((), dtype=torch.double))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        x.mul_(0.5)
-        found: torch.Tensor = self.inner(x) * self.calls
-        return found
+    self.calls += 1
+    x.mul_(0.5)
+    return self.inner(x) * self.calls
 
 
 def test_a_step_is_verified_whatever_it_changes() -> None:

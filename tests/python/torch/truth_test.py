@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("baechi.torch.sim")
-
 import baechi
 from experiments import profile_models, protocol, truth
 from experiments.placed_step import measured_costs

@@ -7,9 +7,6 @@ import copy
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from baechi.torch.placing import place
 from places import machine, placed_at_random

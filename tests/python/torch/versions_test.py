@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 from baechi.torch import versions
 
 

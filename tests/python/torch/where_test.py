@@ -10,16 +10,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 import baechi.torch
+import pytest
 import torch
 from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
 from places import WIDTH, Branches, Hooked, compared, machine, mean_square, placed, rows
+from step_models import module
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -44,16 +42,11 @@ class OwnNorm(nn.Module):
         )
 
 
-class Variational(nn.Module):
+@module(lambda: {"code": nn.Linear(WIDTH, 3), "last": nn.Linear(3, WIDTH)})
+def Variational(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What it makes of its input, and beside it a scalar that a loss adds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.code, self.last = nn.Linear(WIDTH, 3), nn.Linear(3, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        code = self.code(x)
-        return self.last(code.tanh()), code.square().mean()
+    code = self.code(x)
+    return self.last(code.tanh()), code.square().mean()
 
 
 class Momentum(nn.Module):
@@ -72,49 +65,33 @@ class Momentum(nn.Module):
                 theirs, ours = theirs[2:], ours[2:]
             for a, b in zip(theirs, ours, strict=True):
                 a.lerp_(b, 0.5)
-        difference: torch.Tensor = self.online(x) - self.target(x)
-        return difference
+        return self.online(x) - self.target(x)
 
 
-class Adds(nn.Module):
+@module(lambda: {"weight": nn.Parameter(torch.ones(WIDTH))})
+def Adds(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Adds its weight to its argument."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x.add_(self.weight)
-        x[:, 0] = self.weight[0]
-        return x.sum(1, keepdim=True)
+    x.add_(self.weight)
+    x[:, 0] = self.weight[0]
+    return x.sum(1, keepdim=True)
 
 
-class InPlace(nn.Module):
+@module(lambda: {"first": nn.Linear(WIDTH, WIDTH), "adds": Adds()})
+def InPlace(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A model one of whose modules changes its argument in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.adds = nn.Linear(WIDTH, WIDTH), Adds()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.first(x)
-        total = self.adds(hidden)
-        return hidden * total
+    hidden = self.first(x)
+    total = self.adds(hidden)
+    return hidden * total
 
 
-class Assigned(nn.Module):
+@module(lambda: {"first": nn.Linear(WIDTH, WIDTH), "second": nn.Linear(WIDTH, WIDTH)})
+def Assigned(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A model that assigns to places of a tensor which another module has chosen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden, chosen = self.first(x), self.second(x)
-        rows, places = torch.arange(len(x), device=x.device), chosen.argmax(1)
-        hidden[x[:, 0] > 0] = chosen[0]  # which no graph can hold: it runs eagerly
-        hidden[rows, places] = chosen[:, 0]
-        return hidden
+    hidden, chosen = self.first(x), self.second(x)
+    rows, places = torch.arange(len(x), device=x.device), chosen.argmax(1)
+    hidden[x[:, 0] > 0] = chosen[0]  # which no graph can hold: it runs eagerly
+    hidden[rows, places] = chosen[:, 0]
+    return hidden
 
 
 class Tied(nn.Module):
@@ -128,21 +105,15 @@ class Tied(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         ids = x.abs().mul(7).long() % 9
-        found: torch.Tensor = self.last(self.middle(self.words(ids)).tanh())
-        return found
+        return self.last(self.middle(self.words(ids)).tanh())
 
 
-class Slope(nn.Module):
+@module(lambda: {"net": nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))})
+def Slope(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Forces: the loss has a derivative of a derivative."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
-        return slope
+    x = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
+    return slope
 
 
 class Versioned(nn.Module):
@@ -156,8 +127,7 @@ class Versioned(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.known is None or self.known[0] != self.weight._version:
             self.known = self.weight._version, self.weight.detach().norm()
-        found: torch.Tensor = self.last(x @ (self.weight / self.known[1]))
-        return found
+        return self.last(x @ (self.weight / self.known[1]))
 
 
 class TwoResults(nn.Module):
@@ -172,20 +142,14 @@ class TwoResults(nn.Module):
         return {"used": self.used(x), "pooled": self.pooler(x)}
 
 
-class Constants(nn.Module):
+@module(lambda: {"first": nn.Linear(WIDTH, WIDTH), "second": nn.Linear(WIDTH, WIDTH)})
+def Constants(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Makes constants where its argument is, behind what no graph has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        torch._dynamo.graph_break()
-        none = torch.tensor([], dtype=x.dtype, device=x.device).view(0, WIDTH)
-        half = torch.tensor([0.5, 1.5] * 3, dtype=x.dtype, device=x.device)
-        found: torch.Tensor = self.second(torch.cat([none, x.tanh() * half]))
-        return found
+    x = self.first(x)
+    torch._dynamo.graph_break()
+    none = torch.tensor([], dtype=x.dtype, device=x.device).view(0, WIDTH)
+    half = torch.tensor([0.5, 1.5] * 3, dtype=x.dtype, device=x.device)
+    return self.second(torch.cat([none, x.tanh() * half]))
 
 
 def constants_inside() -> nn.Module:
@@ -466,8 +430,7 @@ def test_an_error_in_a_backward_leaves_the_mode() -> None:
 
     class Calls(Frozen):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = Fails.apply(self.adapter(x), self.weight)
-            return made
+            return Fails.apply(self.adapter(x), self.weight)
 
     model = Calls().double()
     with machine() as devices, placed(model, devices, 2, compiled=False):

@@ -7,9 +7,6 @@ import time
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
 
 import baechi

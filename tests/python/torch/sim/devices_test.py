@@ -10,9 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
 from torch.nn import functional
 

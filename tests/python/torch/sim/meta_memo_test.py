@@ -10,9 +10,6 @@ import itertools
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
 
 pytestmark = pytest.mark.usefixtures("sim")

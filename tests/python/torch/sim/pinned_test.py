@@ -6,9 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
 
 KIB = 1024

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
+from step_models import module
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
@@ -28,17 +26,11 @@ def as_traced(program: Any, _: Any) -> Any:
     return make_boxed_func(program.forward)
 
 
-class Calls(nn.Module):
+@module(lambda function: {"linear": nn.Linear(8, 8), "function": function})
+def Calls(self: Any, x: torch.Tensor) -> Any:
     """A function of a linear layer's output, as a model."""
-
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        result = self.function(self.linear(x))
-        return result[0] if isinstance(result, tuple) else result
+    result = self.function(self.linear(x))
+    return result[0] if isinstance(result, tuple) else result
 
 
 class Attention(nn.Module):
@@ -85,18 +77,13 @@ class Telling(nn.MultiheadAttention):
         return super().forward(x, x, x)[0]
 
 
-class Grouped(nn.Module):
+@module(lambda: {"queries": nn.Linear(8, 16), "keys": nn.Linear(8, 8)})
+def Grouped(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Attention whose queries share keys and values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.queries, self.keys = nn.Linear(8, 16), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        queries, keys = (
-            made.unflatten(-1, (-1, 4)).transpose(1, 2) for made in (self.queries(x), self.keys(x))
-        )
-        return functional.scaled_dot_product_attention(queries, keys, keys.sin(), enable_gqa=True)
+    queries, keys = (
+        made.unflatten(-1, (-1, 4)).transpose(1, 2) for made in (self.queries(x), self.keys(x))
+    )
+    return functional.scaled_dot_product_attention(queries, keys, keys.sin(), enable_gqa=True)
 
 
 class Recurrent(nn.Module):
@@ -110,18 +97,13 @@ class Recurrent(nn.Module):
         return output.square().sum() + sum(s.sum() for s in state)
 
 
-class Cell(nn.Module):
+@module(lambda cell: {"cell": cell})
+def Cell(self: Any, x: torch.Tensor) -> torch.Tensor:
     """One cell over the rows, whose last state is read."""
-
-    def __init__(self, cell: nn.Module) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        state = None
-        for row in x.unbind(1):
-            state = self.cell(row, state)
-        return state[0] if isinstance(state, tuple) else state
+    state = None
+    for row in x.unbind(1):
+        state = self.cell(row, state)
+    return state[0] if isinstance(state, tuple) else state
 
 
 class Packed(Recurrent):

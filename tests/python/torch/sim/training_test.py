@@ -8,9 +8,6 @@ import io
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 import torch
 from torch import nn
 from torch.nn import functional
