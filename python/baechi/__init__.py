@@ -47,13 +47,7 @@ from baechi._core import (
 )
 from baechi._core import version as _version
 from baechi.options import PlaceOptions, StudyOptions
-from baechi.pipeline import (
-    DoesNotFit,
-    lower_bounds,
-    optimize_graph,
-    place_graph,
-    simulate,
-)
+from baechi.pipeline import DoesNotFit, lower_bounds, optimize_graph, place_graph, simulate
 from baechi.reports import export_onnx, export_plan, report, trace
 from baechi.study import Explanation, device_worth, explain, least, sensitivity, sweep, what_if
 

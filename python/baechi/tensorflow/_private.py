@@ -15,11 +15,7 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework import function_def_to_graph, kernels, meta_graph, ops
 from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops import (
-    gen_resource_variable_ops,
-    handle_data_util,
-    resource_variable_ops,
-)
+from tensorflow.python.ops import gen_resource_variable_ops, handle_data_util, resource_variable_ops
 
 from baechi._core import InputError
 

@@ -15,13 +15,7 @@ import torch
 from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
 from baechi.torch.program.instructions import HOST, mapped, slots_in
-from baechi.torch.run.interpreter import (
-    Interpreter,
-    check,
-    check_count,
-    constants_of,
-    located,
-)
+from baechi.torch.run.interpreter import Interpreter, check, check_count, constants_of, located
 from baechi.torch.run.regions import prepare
 from baechi.torch.where.pinned import ready
 
