@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from baechi._core import InputError
 from baechi.pipeline import DoesNotFit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,14 +7,11 @@ has ``port`` (default 0), one that only orders has ``control=True``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import networkx as nx
 
 from baechi._core import Graph, GraphBuilder, InputError
-
-if TYPE_CHECKING:
-    from typing import Any
 
 _ATTRIBUTES = {
     "times",

@@ -12,13 +12,11 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from baechi.tables import in_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 P = ParamSpec("P")
 R = TypeVar("R")

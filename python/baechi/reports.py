@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from baechi import _core
 from baechi.pipeline import plan_given
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _plan_to_show(plan: _core.Plan) -> _core.Plan:

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from baechi import _core
 from baechi.notebook import timeline
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.study import explain
 from baechi.tables import Table, in_bytes, in_time
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HEAD = ("device", "runs on", "operators", "busy", "peak", "capacity", "full")
 

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from baechi import _core
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MOST_ROWS = 16  # in a notebook
 

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import baechi
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.conftest import Run
+from tests.conftest import Run
 
 CLUSTER = ["-c", "2x8GiB"]
 HOST = ["--host-time", "20us,10us"]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import baechi.tensorflow
 import keras
@@ -11,9 +12,6 @@ import numpy as np
 import pytest
 
 from models.tensorflow import MODELS, inception_v3
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BATCH = 4
 METHODS = {"mlp": "auto", "transformer": "m-etf", "gnmt": "m-sct", "inception-v3": "random"}
