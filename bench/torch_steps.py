@@ -2,7 +2,7 @@
 """Steps of micro-batches on simulated devices: what the plan says and what the virtual clock does.
 
 python bench/torch_steps.py [--host 10us] [llama|gpt2] prints a table; measured costs, two and four
-devices. With --host asking for a call or a copy takes so long, on the clock and in the plan.
+devices. With --host asking for a call or a copy takes so long on the clock, as plans measure it.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def row(name: str, devices: int, micro_batches: int, host: str | None = None) ->
         model = built(name)
         tokens = torch.randint(1, 64, (SAMPLES, TOKENS))
         batch = {"input_ids": tokens, "labels": tokens}
-        asking = None if host is None else f"{host},{host}"
-        cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s", host_time=asking)
+        cluster = baechi.Cluster(f"{devices}x1GiB", link="5us,10GB/s")
         placed = baechi.torch.place(
             model,
             batch,

@@ -31,6 +31,7 @@ from baechi.torch.graph.graph import StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
+from baechi.torch.run.host_time import with_host_time
 from baechi.torch.run.mini_batch import (
     check_division,
     check_loss_is_of_parts,
@@ -138,6 +139,8 @@ def planned(
     if to_run:
         names = [device.name for device in cluster.devices]
         warn_of_small(cluster, dict(zip(names, devices, strict=True)))
+    if asked.costs == "measure" and asked.plan is None and here is None:
+        cluster = cluster if store_of(cluster) is not None else with_host_time(cluster, devices)
     best: PlannedStep | None = None
     refused: DoesNotFit | None = None
     for count in _counts(asked):

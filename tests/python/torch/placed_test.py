@@ -38,6 +38,28 @@ class Deep(nn.Module):
         return self.last(torch.cat([self.left(x), self.right(x)], 1)).square().mean()
 
 
+def test_measured_costs_have_what_asking_takes() -> None:
+    """A host that needs 40 us for a call is what a step waits for."""
+    slow: dict[str, Any] = {"host_call": "40us", "host_send": "50us"}
+    link = sim.Link("1us", "10GB/s")
+    with sim.configured(devices=2, memory="1GiB", asynchronous=False, link=link, **CLOCK, **slow):
+        model, cluster = Deep().double(), baechi.Cluster("2x1GiB", link=LINK)
+        how: dict[str, Any] = {"costs": "measure", "optimizer": "sgd", "budget": "200ms"}
+        placed = place(model, rows(1), cluster, **how)
+        assert placed.plan.cluster.host_time_ns == (40_000, 50_000)
+        x = rows(1).to("sim:0")
+        for _ in range(2):
+            model.zero_grad()
+            torch.accelerator.synchronize()
+            sim.reset_virtual_clock()
+            model(x).backward()
+            torch.accelerator.synchronize()
+        assert sim.virtual_time() == pytest.approx(placed.plan.makespan_ns / 1e9, rel=0.03)
+        placed.restore()
+        known = baechi.Cluster("2x1GiB", link=LINK, host_time="1us,2us")
+        assert place(model, rows(1), known, **how).plan.cluster.host_time_ns == (1000, 2000)
+
+
 def test_a_model_is_planned_and_runs_as_planned() -> None:
     torch.manual_seed(1)
     model = Deep().double()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -65,6 +66,7 @@ __all__ = [
     "device_count",
     "empty_cache",
     "get_rng_state",
+    "host_clock",
     "host_memory_stats",
     "is_available",
     "is_bf16_supported",
@@ -228,6 +230,11 @@ def virtual_time() -> float:
 def virtual_host_time() -> float:
     """Return how far the host has come, in virtual seconds: it waited for devices, and it asked."""
     return int(library.baechi_sim_virtual_host()) / 1e9
+
+
+def host_clock() -> float:
+    """Return the seconds that asking has taken: of this thread, or virtual ones."""
+    return virtual_host_time() if current().clock == "virtual" else time.thread_time()
 
 
 def reset_virtual_clock() -> None:
