@@ -12,6 +12,7 @@ import baechi.torch
 import baechi.torch.sim as sim
 import pytest
 import torch
+from step_models import tiny
 from torch import nn
 
 import baechi
@@ -31,29 +32,11 @@ def machine() -> Iterator[None]:
 
 
 def gpt2() -> Any:
-    config = transformers.GPT2Config(
-        vocab_size=40,
-        n_positions=16,
-        n_embd=32,
-        n_layer=4,
-        n_head=2,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return transformers.GPT2LMHeadModel(config).eval()
+    return tiny("gpt2", 4, 32, 2, words=40).eval()
 
 
-def layered(**sizes: int) -> Any:
-    config = transformers.LlamaConfig(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        **sizes,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+def layered() -> Any:
+    return tiny("llama", 5, 32, words=40).eval()
 
 
 def planned() -> dict[str, int | str]:

@@ -11,43 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from step_models import tiny
 from torch import nn
 
 VOCABULARY, BATCH, LENGTH, MICRO_BATCHES = 64, 4, 8, 2
-SIZES = {"vocab_size": VOCABULARY, "use_cache": False, "bos_token_id": 0, "eos_token_id": 0}
 
 
 def models() -> dict[str, nn.Module]:
     """Tiny models of transformers, the same in every process; their weights are not tied."""
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
+    how: dict[str, Any] = {"words": VOCABULARY, "length": 32, "use_cache": False}
     torch.manual_seed(0)
-    llama = LlamaForCausalLM(
-        LlamaConfig(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=32,
-            **SIZES,
-        )
-    )
+    llama = tiny("llama", 4, 32, num_key_value_heads=2, bos_token_id=0, eos_token_id=0, **how)
     # As docs/how_to/exports.md says: without it the first stage does not run.
     rotary: Any = llama.model.rotary_emb
     rotary.forward = types.MethodType(inspect.unwrap(type(rotary).forward), rotary)
-    config = GPT2Config(
-        n_embd=32,
-        n_layer=4,
-        n_head=4,
-        n_positions=32,
-        resid_pdrop=0,
-        embd_pdrop=0,
-        attn_pdrop=0,
-        tie_word_embeddings=False,
-        **SIZES,
-    )
-    return {"llama": llama, "gpt2": GPT2LMHeadModel(config)}
+    return {"llama": llama, "gpt2": tiny("gpt2", 4, 32, tie_word_embeddings=False, **how)}
 
 
 class Chain(nn.Module):

@@ -81,30 +81,38 @@ def Recurrent(self: Any, x: Any) -> Any:
     return self.head(self.cells(x)[0])
 
 
+def tiny(
+    kind: str,
+    layers: int,
+    width: int,
+    heads: int = 4,
+    *,
+    words: int = 64,
+    length: int = 16,
+    **more: Any,
+) -> Any:
+    """Return GPT-2 or Llama of transformers, without dropout; `more` are of its configuration."""
+    import transformers
+
+    if kind == "gpt2":
+        sizes = {"n_positions": length, "n_embd": width, "n_layer": layers, "n_head": heads}
+        off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        config: Any = transformers.GPT2Config(vocab_size=words, **sizes, **off, **ends, **more)
+        return transformers.GPT2LMHeadModel(config)
+    sizes = {"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": layers}
+    more |= {"num_attention_heads": heads, "max_position_embeddings": length}
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=words, **sizes, **more)
+    )
+
+
 def language_model(
     name: str, layers: int = 8, width: int = 64, samples: int = 16
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return GPT-2 or Llama in double precision; by default those of bench/torch_steps.py."""
-    import transformers
-
     tokens = torch.arange(samples * 16).reshape(samples, 16) % 63 + 1
-    if name == "gpt2":
-        sizes = {"n_positions": 16, "n_embd": width, "n_layer": layers, "n_head": 4}
-        off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-        ends = {"bos_token_id": 0, "eos_token_id": 0}
-        config: Any = transformers.GPT2Config(vocab_size=64, **sizes, **off, **ends)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.LlamaConfig(
-            vocab_size=64,
-            hidden_size=width,
-            intermediate_size=2 * width,
-            num_hidden_layers=layers,
-            num_attention_heads=4,
-            max_position_embeddings=16,
-        )
-        model = transformers.LlamaForCausalLM(config)
-    model.config.use_cache = False
+    model = tiny(name, layers, width, use_cache=False)
     return model.double(), {"input_ids": tokens, "labels": tokens}
 
 
