@@ -350,6 +350,18 @@ class Changes(Frozen):
         return found
 
 
+class Shows(Frozen):
+    """Returns what it makes on the host, too, and reads what is no weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = torch.zeros(3, dtype=torch.double)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        found = super().forward(x) + self.shift.to(x.device)
+        return found.cpu(), found
+
+
 @module(lambda: {"a": nn.Linear(6, 3), "b": nn.Linear(3, 3)})
 def Breaks(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A model that looks at a value."""
@@ -400,6 +412,9 @@ def faults(_: Path) -> dict[str, str]:
     said["called values"] = said_by(lambda: model(x + rank))
     said["called with"] = said_by(lambda: model(x, rank=rank))
     said["called apart"] = said_by(lambda: (model(x) * (1 + rank)).sum().backward())
+    said["called for others"] = said_by(lambda: (model(x) * (1 - 2 * rank)).sum().backward())
+    turns = model(x).sum(), model(2 * x).sum()
+    said["called in turns"] = said_by(lambda: turns[rank].backward())
     said["called or not"] = said_by(lambda: model(x) if rank else placed.step(x, targets))
     with torch.set_grad_enabled(rank == 0):
         said["called to learn"] = said_by(lambda: model(x))
@@ -594,6 +609,32 @@ def called_simulated(folder: Path) -> Any:
 
 def called_hosted(folder: Path) -> Any:
     return hosted(folder, "called words", "1x120KiB+1x160KiB+1xhost:2MiB")
+
+
+def shown(model: nn.Module, x: torch.Tensor) -> str:
+    """Return where the first result of `Shows` is, and train by both, of a batch on the host."""
+    for weight in filter(lambda weight: weight.requires_grad, model.parameters()):
+        weight.register_hook(lambda gradient: gradient * 2)
+    first, second = model(x)
+    (first.square().sum() + second.sum().cpu()).backward()
+    return str(first.device)
+
+
+def called_to_host(_: Path) -> Any:
+    """Train by what is on the host; return its place, gradients, and what another tensor does."""
+    sim.configure(devices=1, memory="1GiB", poison=True, longest_delay="2ms")
+    found = []
+    for devices in (["cpu"] * 2, None):
+        case = dataclasses.replace(FROZEN, model=Shows, loss=lambda outputs: outputs[0].sum())
+        model, x, _ = built(dataclasses.replace(case, micro_batches=None))
+        placed = placed_at_random(case, model, (x, None), devices=devices)
+        place = shown(model, x.requires_grad_())
+        weights, part = model.named_parameters(), {*own(placed)}
+        given = {n: w.grad for n, w in weights if n in part and w.grad is not None}
+        gradients = {name: gradient.cpu() for name, gradient in given.items()}
+        model.shift += distributed.get_rank()
+        found.append((place, x.grad, gradients, said_by(functools.partial(model, x))))
+    return found
 
 
 def called_mixed(folder: Path) -> Any:

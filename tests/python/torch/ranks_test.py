@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ _MORE = {
         *("faults", "infinite", "checkpointed", "simulated", "dropped", "copied_simulated"),
         *("hosted", "mixed", "mixed_infinite", "late", "quantised_saved"),
         *("called_simulated", "called_hosted", "called_mixed", "called_infinite"),
+        "called_to_host",
     ],
     3: ["quantised_resumed"],
     4: ["copied_faults", "copied_checkpoint", "copied_infinite"],  # two ranks without weights
@@ -108,6 +110,8 @@ _SAID = {  # on both ranks
     "called values": "ranks cannot call this model: rank 0 and rank 1 do not have the same values",
     "called with": "over ranks a call of Frozen has to be one graph: ",
     "called apart": "ranks 0 and 1 do not have the same gradients of what a call returned",
+    "called for others": "ranks 0 and 1 do not have the same gradients of what a call returned",
+    "called in turns": "do not have the same call: number 3 and number 4",
     "called or not": "rank 0 is about to run this step, and rank 1 to call this model: every rank",
     "called to learn": "do not have the same gradients: True and False",
     "called eagerly": "torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance)",
@@ -233,6 +237,20 @@ def test_a_checkpoint_of_quantised_weights_is_gone_on_from_on_more_ranks_and_on_
     assert saved[0] == saved[1]
     for told in (*others, rank_cases.quantised_steps(3, folder, ranks=False)):
         assert told == pytest.approx([saved[0][1], *saved[0][1:]], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["called_to_host"])
+def test_what_a_call_returns_on_the_host_is_there_on_every_rank(folder: Path, name: str) -> None:
+    """A batch on the host has its gradient; other tensors that the model reads are compared."""
+    model, x, _ = rank_cases.built(dataclasses.replace(rank_cases.FROZEN, model=rank_cases.Shows))
+    rank_cases.shown(model, x.requires_grad_())
+    for told in found(folder, name):
+        for place, gradient, gradients, said in told:
+            assert place == "cpu"
+            torch.testing.assert_close(gradient, x.grad)
+            for key, value in gradients.items():
+                torch.testing.assert_close(value, model.get_parameter(key).grad)
+            assert "do not have the same values of tensors that the model reads" in said
 
 
 @pytest.mark.parametrize(("how", "patience"), [("killed", 60), ("raises", 60), ("hangs", 5)])

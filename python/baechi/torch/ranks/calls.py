@@ -21,7 +21,8 @@ from baechi.brief_errors import first_line
 from baechi.torch.capture.joint import flags
 from baechi.torch.program import Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Layout
-from baechi.torch.ranks.errors import RankError
+from baechi.torch.program.instructions import HOST
+from baechi.torch.ranks.errors import RankError, facts_of
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
@@ -35,10 +36,12 @@ from baechi.torch.ranks.program import (
 from baechi.torch.run.backend import Frame, weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.graphs import Graph
+from baechi.torch.run.joint import plain
 from baechi.torch.where.hooks import batch_on
+from baechi.torch.where.moving import listed
 
 _CALL = "call this model"
-_ALIKE = 1e-3  # how far the gradients that ranks are given may differ, as kernels round
+_ALIKE = 1e-2  # how far the gradients that ranks are given may differ, as kernels round
 
 
 class RankCalls:
@@ -56,6 +59,7 @@ class RankCalls:
         self._runs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         self._shaped = contextlib.ExitStack()  # open while a call is traced, or its guards checked
         self._facts: dict[str, str] = {}
+        self._batch: Sequence[torch.Tensor] = ()
         self._has_begun = True
         self._classes = Classes(model)
         devices = frozenset({processes.traced})
@@ -78,7 +82,7 @@ class RankCalls:
         """Call the model, as all ranks do."""
         processes = self.processes
         args, kwargs = traced_batch((args, kwargs), self.placement, processes)
-        self._facts = facts_of_call((args, kwargs), processes)
+        self._facts, self._batch = facts_of_call((args, kwargs), processes), listed((args, kwargs))
         self._facts["gradients"] = str(torch.is_grad_enabled())
         self._has_begun = False
         try:
@@ -116,7 +120,10 @@ class RankCalls:
         def called(*args: Any) -> list[Any]:
             self._shaped.close()
             self._has_begun = True
-            self.processes.agree(_CALL, {**self._facts, "program": made.digest})
+            known = {id(tensor) for tensor in self._batch} | {*self.placement.weights.names}
+            others = facts_of([value for value in plain(args) if id(value) not in known])
+            facts = {"program": made.digest, "values of tensors that the model reads": others}
+            self.processes.agree(_CALL, self._facts | facts)
             return made(*args)
 
         self._runs.append(called)
@@ -151,6 +158,13 @@ class RankGraph(Graph):
         for i in self.outputs:
             _layout_of(self.programs["forward"].outputs[i], self.owners[i])
 
+    def __call__(self, *args: Any) -> list[Any]:
+        """Run the forward; hooks of weights that others have are called where these are."""
+        away = {id(weight) for weight, _ in self.placement.weights.away.values()}
+        return super().__call__(
+            *(a.detach().requires_grad_(a.requires_grad) if id(a) in away else a for a in args)
+        )
+
     @functools.cached_property
     def digest(self) -> str:
         """What tells its program from others."""
@@ -167,24 +181,32 @@ class RankGraph(Graph):
         """Run the backward, as all ranks do."""
         processes = self.processes
         there = [i for i, tangent in enumerate(tangents) if tangent is not None]
-        norms = [float(torch.linalg.vector_norm(tangents[i].detach().float())) for i in there]
+        seen = [_seen(tangents[i].detach()) for i in there]
         facts = {"outputs with gradients": str(there), "forward": self.digest}
-        found = processes.agree("run the backward of a call", facts, None, [sum(norms)])
-        for rank, (norm, *_) in enumerate(found):
-            if not math.isclose(norm, found[0][0], rel_tol=_ALIKE) and norm == norm:
-                raise InputError(
-                    f"ranks 0 and {rank} do not have the same gradients of what a call returned: "
-                    "every rank computes the same loss, of the same targets"
-                )
+        facts["call"] = f"number {kept.number}"
+        sums = [sum(each) for each in zip(*seen, strict=True)]
+        found = processes.agree("run the backward of a call", facts, None, sums)
+        for rank, each in enumerate(found):
+            for mine, first in zip(each, found[0], strict=True):
+                is_close = math.isclose(mine, first, rel_tol=0, abs_tol=_ALIKE * found[0][0])
+                if not is_close and (mine == mine or first == first):
+                    raise InputError(
+                        f"ranks 0 and {rank} do not have the same gradients of what a call "
+                        "returned: every rank computes the same loss, of the same targets"
+                    )
         gradients = super().backward(kept, tangents, shapes)
         stand_for_gradients(self.placement.weights.away)
         return gradients
 
+    def number(self) -> int:
+        """Return which call this is: all ranks go back through it at once."""
+        return next(self.processes.calls)
+
     def _promised(self) -> list[int | None]:
-        """Have results stay where they are made, and new values of buffers come home."""
+        """Have results stay where they are made, or on the host; new buffers come home."""
         homes = {output: self.joint.homes.get(place) for place, output in self.mutated.items()}
-        count = len(self.forward_graph.graph.output_node().args[0])
-        return [homes.get(i) for i in range(count)]
+        places = enumerate(super()._promised())
+        return [homes.get(i, HOST if place == HOST else None) for i, place in places]
 
     def _runnable(self, name: str, program: Program) -> Any:
         joint, owners = self.joint, self.placement.weights.owners
@@ -250,7 +272,10 @@ class RankGraph(Graph):
             memory.copy_(value)
         line = memory.as_strided((memory.numel(),), (1,))
         processes.have(line, rank)
-        return value if rank == processes.rank else memory.to(processes.device)
+        if rank == processes.rank:
+            return value
+        is_on_host = out.device in (HOST, self.placement.away.store)
+        return memory if is_on_host else memory.to(processes.device)
 
 
 def _layout_of(out: Any, owner: int) -> Layout | None:
@@ -262,3 +287,14 @@ def _layout_of(out: Any, owner: int) -> Layout | None:
             f"over ranks a call returns plain tensors, which {out!r}, of rank {owner}, is not"
         )
     return Layout.of(out.like)
+
+
+def _seen(tensor: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of a tensor, and its values' sum, each with a weight by its place."""
+    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    kind = torch.promote_types(values.dtype, torch.float)
+    norm = float(torch.linalg.vector_norm(values, dtype=kind))
+    while values.dim():
+        places = torch.arange(1.0, values.shape[-1] + 1, device=values.device)
+        values = values @ places.cos().to(values.dtype)
+    return norm, float(values)

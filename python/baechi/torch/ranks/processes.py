@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -57,6 +58,7 @@ class Processes:
         self.replicas = Replicas([0] * self.count, [*range(self.count)])
         self.part, self.replica = self.rank, 0
         self.alike: Any = None  # those that run the same part
+        self.calls = itertools.count(1)  # of what is placed here, that may go back
         self.failed = ""  # why nothing more can run
         _known.append(self)
         self.kinds = self.gathered(device.type)

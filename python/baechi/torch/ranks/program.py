@@ -53,7 +53,7 @@ class RankProgram:
         placement: Placement,
     ) -> None:
         self.whole, self.where, self.given = whole, where, given
-        self.digest = digest(str(whole))
+        self.digest = digest(f"{whole} {facts_of([whole.table[i] for _, i in whole.constants])}")
         self.processes = processes
         store = placement.away.store
         self.ranks = Ranks(processes.replicas.of_parts(processes.replica), store)

@@ -147,6 +147,10 @@ class Graph:
             found[i] = value
         return [found[i] for i in self.order]
 
+    def number(self) -> int:
+        """Return what tells a call from others, where that matters."""
+        return 0
+
     def _is_for_eager(self, args: Sequence[Any]) -> bool:
         return self.runs_once and not repeats_programs() and any(map(_wants_gradient, args))
 
@@ -302,10 +306,14 @@ class Call(torch.autograd.Function):
         ctx.graph = graph
         unchanged = [None if i in graph.mutated else a for i, a in enumerate(args)]
         saved = values[graph.joint.returned :]
-        ctx.kept = Kept(saved, unchanged, outputs, graph.shown)
+        ctx.kept = Kept(saved, unchanged, outputs, graph.shown, graph.number())
         ctx.set_materialize_grads(False)
         trained = graph.tangent_of
-        there = {p: values[i] for i, p in trained.items()}
+        results = graph.joint.results  # of what others have that show a rank's own
+        there = {
+            p: results[i].meta["val"] if values[i] is None else values[i]
+            for i, p in trained.items()
+        }
         ctx.shapes = [
             (there[p].shape, {"dtype": there[p].dtype, "device": there[p].device})
             for p in range(len(there))

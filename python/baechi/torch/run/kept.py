@@ -28,6 +28,7 @@ class Kept:
         args: Sequence[Any],
         outputs: Sequence[Any],
         shown: Mapping[int, int],
+        number: int = 0,
     ) -> None:
         """Keep what a forward has saved.
 
@@ -37,8 +38,10 @@ class Kept:
             outputs: What it returned. They are held without the node, which holds this.
             shown: Which of what it saved show arguments or outputs, or are copies of them: their
                 places among both. Views made below autograd have versions of their own.
+            number: Which call it was.
 
         """
+        self.number = number
         ours = {id(value): value.detach() for value in outputs if isinstance(value, torch.Tensor)}
         others = [*args, *(ours.get(id(value)) for value in outputs)]
         self._saved = [ours.get(id(value), value) for value in saved]
