@@ -87,7 +87,8 @@ class Placed:
                     )
 
     def _made_placement(self, *given: Any) -> Placement:
-        return Placement(*given, compile=bool(self.asked.search.compile))
+        how = self.asked.search
+        return Placement(*given, compile=bool(how.compile), replay=how.replay)
 
     def _install(self, homes: dict[str, int]) -> None:
         """Bring weights to their devices, and have calls run as planned."""

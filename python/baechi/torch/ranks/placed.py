@@ -52,7 +52,8 @@ class RankPlaced(RankStates):
         call_compiled(model, torch.compiler.disable(self._calls.__call__))
 
     def _made_placement(self, *given: Any) -> RankPlacement:
-        return RankPlacement(*given, compile=bool(self.asked.search.compile))
+        how = self.asked.search
+        return RankPlacement(*given, compile=bool(how.compile), replay=how.replay)
 
     def _made_steps(self) -> RankSteps | None:
         if self.asked.micro_batches is None and self.planned.micro_batches == 1:
