@@ -351,14 +351,15 @@ class Changes(Frozen):
 
 
 class Shows(Frozen):
-    """Returns what it makes on the host, too, and reads what is no weight."""
+    """Returns what it makes on the host, too, draws there, and reads what is no weight."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shift = torch.zeros(3, dtype=torch.double)
 
     def forward(self, x: torch.Tensor) -> Any:
-        found = super().forward(x) + self.shift.to(x.device)
+        drawn = torch.randn(6, dtype=torch.double).to(x.device)
+        found = super().forward(x + drawn - drawn) + self.shift.to(x.device)
         return found.cpu(), found
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 from baechi._core import InputError
+from baechi.torch.capture.keys import is_random
 from baechi.torch.program import reductions
 from baechi.torch.program.instructions import (
     HOST,
@@ -207,7 +208,7 @@ class _Cut:
                     f"{call.name} reads on the host what ranks {sorted(owners)} have: over ranks "
                     "that cannot be; compute it from the batch, or on a device"
                 )
-            owner = next(iter(owners), EVERYWHERE)
+            owner = next(iter(owners), 0 if is_random(call) else EVERYWHERE)
         else:
             owner = call.device
         if strange := owners - {owner}:

@@ -22,23 +22,23 @@ from baechi.torch.capture.joint import flags
 from baechi.torch.program import Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Layout
 from baechi.torch.program.instructions import HOST
-from baechi.torch.ranks.errors import RankError, facts_of
+from baechi.torch.ranks.errors import RankError
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
     GRAPHS,
+    READ,
     RankPlacement,
     RankProgram,
     facts_of_call,
+    others_of,
     own_random_numbers,
     traced_batch,
 )
 from baechi.torch.run.backend import Frame, weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.graphs import Graph
-from baechi.torch.run.joint import plain
 from baechi.torch.where.hooks import batch_on
-from baechi.torch.where.moving import listed
 
 _CALL = "call this model"
 _ALIKE = 1e-2  # how far the gradients that ranks are given may differ, as kernels round
@@ -59,7 +59,7 @@ class RankCalls:
         self._runs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         self._shaped = contextlib.ExitStack()  # open while a call is traced, or its guards checked
         self._facts: dict[str, str] = {}
-        self._batch: Sequence[torch.Tensor] = ()
+        self._batch: Any = ()
         self._has_begun = True
         self._classes = Classes(model)
         devices = frozenset({processes.traced})
@@ -82,7 +82,7 @@ class RankCalls:
         """Call the model, as all ranks do."""
         processes = self.processes
         args, kwargs = traced_batch((args, kwargs), self.placement, processes)
-        self._facts, self._batch = facts_of_call((args, kwargs), processes), listed((args, kwargs))
+        self._facts, self._batch = facts_of_call((args, kwargs), processes), (args, kwargs)
         self._facts["gradients"] = str(torch.is_grad_enabled())
         self._has_begun = False
         try:
@@ -120,10 +120,8 @@ class RankCalls:
         def called(*args: Any) -> list[Any]:
             self._shaped.close()
             self._has_begun = True
-            known = {id(tensor) for tensor in self._batch} | {*self.placement.weights.names}
-            others = facts_of([value for value in plain(args) if id(value) not in known])
-            facts = {"program": made.digest, "values of tensors that the model reads": others}
-            self.processes.agree(_CALL, self._facts | facts)
+            others = others_of(args, self._batch, self.placement.weights)
+            self.processes.agree(_CALL, self._facts | {"program": made.digest, READ: others})
             return made(*args)
 
         self._runs.append(called)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi.torch.program import Program
 from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
@@ -18,10 +19,12 @@ from baechi.torch.ranks.replicas import Buckets
 from baechi.torch.ranks.transport import Transport
 from baechi.torch.ranks.weights import RankWeights
 from baechi.torch.run import executor
+from baechi.torch.run.joint import plain
 from baechi.torch.run.placement import Placement
-from baechi.torch.where.moving import moved
+from baechi.torch.where.moving import listed, moved
 
 GRAPHS = 64  # one for each size of a batch, as messages have sizes
+READ = "values of tensors that the model reads"
 _SPREAD = 1_000_003  # between the seeds of ranks
 
 
@@ -100,6 +103,21 @@ def facts_of_call(batch: Any, processes: Processes) -> dict[str, str]:
         "values of the batch": facts_of(batch),
         "autocast": str([(kind, torch.get_autocast_dtype(kind)) for kind in on]),
     }
+
+
+def others_of(args: Sequence[Any], batch: Any, weights: RankWeights) -> str:
+    """Return what ranks must have alike of what a graph reads beside the batch and weights."""
+    known = {*map(_memory, listed(batch))}
+    parts = {id(part): part for part in plain(args) if isinstance(part, torch.Tensor)}
+    return facts_of(
+        [part for i, part in parts.items() if i not in weights.names and _memory(part) not in known]
+    )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Return what views of a tensor, as micro-batches are, have in common."""
+    is_plain = tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
+    return tensor.untyped_storage()._cdata if is_plain else id(tensor)
 
 
 def traced_batch(batch: Any, placement: Placement, processes: Processes) -> Any:

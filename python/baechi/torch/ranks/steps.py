@@ -24,9 +24,11 @@ from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
     GRAPHS,
+    READ,
     RankPlacement,
     RankProgram,
     facts_of_call,
+    others_of,
     own_random_numbers,
     traced_batch,
 )
@@ -76,7 +78,8 @@ class RankSteps(Steps):
                 groups = self._groups(inputs, targets)
             programs = [self._program_of(found, group) for found, group, _ in groups]
             facts["program"] = " ".join(program.digest for program in programs)
-        given = [value for _, group, _ in groups for args in group for value in args]
+            given = [value for _, group, _ in groups for args in group for value in args]
+            facts[READ] = others_of(given, (inputs, targets), self.weights)
         (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
         self.last = []
         losses: list[torch.Tensor] = []
