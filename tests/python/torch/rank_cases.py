@@ -605,7 +605,7 @@ def hosted(
 
 
 def called_simulated(folder: Path) -> Any:
-    return simulated(folder, "called words")
+    return simulated(folder, "called words", replay=True)
 
 
 def called_hosted(folder: Path) -> Any:

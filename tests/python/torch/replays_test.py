@@ -25,7 +25,7 @@ from baechi import InputError
 
 def place(model: nn.Module, cluster: str = "3x1GiB", **how: Any) -> Any:
     torch._dynamo.reset()
-    given: dict[str, Any] = {"method": "random", "replay": True, "verbose": False, **how}
+    given: dict[str, Any] = {"method": "random", "replay": True, "budget": "100ms", **how}
     return baechi.torch.place(model, rows(0), cluster, loss=_loss, **given)
 
 
