@@ -200,11 +200,17 @@ class Placed:
         return piecewise(kind(given, **options), self._room)
 
     def _room(self) -> dict[torch.device, tuple[int, list[torch.Tensor]]]:
-        """Return what is free on each device, and which weights that are away it reads."""
+        """Return what is free on each device, and which weights that are away it updates."""
         there: dict[torch.device, list[torch.Tensor]] = {}
-        for name, weight in self.model.named_parameters() if self._active else ():
-            if name in self._runs_on:
-                there.setdefault(self._runs_on[name], []).append(weight)
+        named = self.model.named_parameters() if self._active else ()
+        away = [(self._runs_on[n], w) for n, w in named if n in self._runs_on and w.requires_grad]
+        share = self.planned.host_share
+        sizes = sorted(range(len(away)), key=lambda i: away[i][1].nbytes)
+        # The host has its share of weights of all sizes.
+        on_host = {i for n, i in enumerate(sizes) if int((n + 1) * share) > int(n * share)}
+        for i, (at, weight) in enumerate(away):
+            if i not in on_host:
+                there.setdefault(at, []).append(weight)
         granted, taken = self._granted(), torch.accelerator.memory_allocated
         return {at: (max(granted[at] - taken(at), 0), those) for at, those in there.items()}
 
@@ -362,6 +368,8 @@ class Placed:
     def _summary(self) -> Summary:
         name = type(self.model).__name__
         said = summary(name, self.plan, self.runs_on, self.peaks, self._alone)
+        if updates := self.planned.host_updates:
+            said.below.append(updates)
         for why in dict.fromkeys(self.left_out):
             said.below.append(f"a part runs eagerly: {why}")
         if self.planned.step.is_training and not self.planned.held and self.asked.plan is None:

@@ -3,23 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from baechi._core import Cluster, InputError, Plan
+from baechi._core import Cluster, InputError, Plan, share_text
 from baechi.pipeline import DoesNotFit, cluster_of, place_graph
 from baechi.presets import STORE
 from baechi.progress import stage
+from baechi.tables import in_time
 from baechi.torch.capture.cache import captured as captured_or_found
 from baechi.torch.capture.checkpoints import AGAIN
 from baechi.torch.capture.keys import SUM, WRITE, is_backward
 from baechi.torch.capture.loss import tensors_in
 from baechi.torch.capture.step import Step
 from baechi.torch.costs.costs import Costs
-from baechi.torch.costs.measured import measured
+from baechi.torch.costs.measured import Clock, measure_updates, measured
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.devices import (
     chosen_devices,
@@ -27,8 +28,9 @@ from baechi.torch.devices import (
     warn_of_small,
     with_what_is_here,
 )
-from baechi.torch.graph.graph import StepGraph, graph_of
+from baechi.torch.graph.graph import PIECE, UPDATE, StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
+from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.request import Request
 from baechi.torch.run.away import Away, away_in
 from baechi.torch.run.host_time import with_host_time
@@ -86,6 +88,35 @@ class PlannedStep:
         twins = {f"{key}@{AGAIN}": key for key in self.again}
         calls = {key: key for key in self.step.keys.values()} | twins
         return away_in(self.plan, store, calls, back | {*twins}, self.graph.place_of)
+
+    @property
+    def host_share(self) -> float:
+        """The part of the updates by pieces that the host does: 0 where none were planned."""
+        return self.graph.host_share if self._has_pieces else 0.0
+
+    @property
+    def _has_pieces(self) -> bool:
+        return any(name.startswith(PIECE) for name in self.plan.graph.names)
+
+    @property
+    def host_updates(self) -> str:
+        """What the updates take of weights that the host keeps; empty where there are none."""
+        store = store_of(self.plan.cluster)
+        if store is None:
+            return ""
+        plan, host = self.plan, self.names[store]
+        rows = zip(plan.graph.names, plan.starts, plan.ends, strict=True)
+        times = [
+            end - start
+            for name, start, end in rows
+            if name.startswith(UPDATE) and plan.device_of[name] == host
+        ]
+        if not times:
+            return ""
+        how = "in pieces on devices and there" if self._has_pieces else "there"
+        share = share_text(sum(times) / max(plan.makespan_ns, 1))
+        taken = in_time(sum(times))
+        return f"updates of {len(times)} weights of {host} {how} take {taken} ({share} of the step)"
 
     @property
     def starts(self) -> dict[str, list[int]]:
@@ -242,7 +273,7 @@ def steps_of(asked: Request, device: torch.device) -> list[Step]:
 def costs_for(
     asked: Request, step: Step, cluster: Cluster, devices: tuple[torch.device, ...]
 ) -> Costs:
-    """Return what each call takes on each kind of device."""
+    """Return what each call takes on each kind of device, and updates where there is a host."""
     if isinstance(asked.costs, Costs):
         return asked.costs
     if asked.costs == "estimate":
@@ -252,13 +283,35 @@ def costs_for(
     real: dict[str, torch.device] = {}
     for device, where in zip(cluster.devices, devices, strict=True):
         real.setdefault(device.kind, where)
-    real.pop(STORE, None)
-    return measured(step.keys, real)
+    host = real.pop(STORE, None)
+    costs = measured(step.keys, real)
+    if host is not None:
+        _measure_updates(costs, asked, [step], real | {STORE: host})
+    return costs
 
 
-def costs_on(device: torch.device, kind: str, steps: Iterable[Step]) -> Costs:
-    """Return what the calls of steps take on a device, measured there, for its kind."""
-    return measured([call for step in steps for call in step.keys], {kind: device})
+def costs_on(
+    device: torch.device, kind: str, steps: Collection[Step], asked: Request, *, updates: bool
+) -> Costs:
+    """Return what the calls of steps take on a device, measured there, for its kind.
+
+    With ``updates`` also what updates take there, and on the host.
+    """
+    costs = measured([call for step in steps for call in step.keys], {kind: device})
+    if updates:
+        _measure_updates(costs, asked, steps, {kind: device, STORE: torch.device("cpu")})
+    return costs
+
+
+def _measure_updates(
+    costs: Costs, asked: Request, steps: Iterable[Step], devices: Mapping[str, torch.device]
+) -> None:
+    pairs = (pair for s in steps for pair in zip(s.outputs, s.results(), strict=True))
+    dtypes = {node.meta["val"].dtype for one, node in pairs if one.kind == "gradient"}
+    clocks = {kind: Clock(device) for kind, device in devices.items()}
+    updates = updates_of(asked.optimizer)
+    if updates.made is not None:
+        measure_updates(costs, updates.name, updates.made, dtypes, clocks)
 
 
 def graph_for(
@@ -275,6 +328,7 @@ def graph_for(
         micro_batches=count,
         calls=asked.micro_batches is None,
         last_apart=_is_last_apart(asked),
+        by_pieces=_are_by_pieces(asked),
     )
 
 
@@ -284,6 +338,12 @@ def _is_last_apart(asked: Request) -> bool:
         return not asked.has_replicas
     ends = f":{SUM}", f":{WRITE}"
     return any(name.endswith(ends) for name in asked.plan.device_of)
+
+
+def _are_by_pieces(asked: Request) -> bool:
+    if asked.plan is None:
+        return asked.search.updates == "pieces"
+    return any(name.startswith(PIECE) for name in asked.plan.device_of)
 
 
 @stage("planning")

@@ -26,6 +26,8 @@ class Search:
         granularity: "call" plans every call by itself, "module" all calls of a module together.
         nodes: With `paper=True` the calls of a module and their backward are one operator; modules
             are joined with their siblings, innermost first, until there are no more operators.
+        updates: Who updates what a host keeps: your own optimizer there ("host"), or that of
+            `placed.optimizer` piece by piece on devices ("pieces").
         compile: Whether Inductor compiles what runs on one device between two transfers; None:
             if `torch.compile` was given the model.
         replay: Whether it is captured behind a first run, and replayed: as CUDA graphs.
@@ -40,6 +42,7 @@ class Search:
     seed: int = 1
     granularity: str = "call"
     nodes: int | None = None
+    updates: str = "host"
     compile: bool | None = None
     replay: bool = False
     verbose: bool | None = None
@@ -47,7 +50,7 @@ class Search:
 
     def __post_init__(self) -> None:
         """Refuse what nobody could mean."""
-        for name, known in (("recompute", _RECOMPUTE), ("granularity", _GRANULARITY)):
+        for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 given = described(getattr(self, name))
                 raise InputError(f"{name} is one of {', '.join(known)}, not {given}")
@@ -80,8 +83,11 @@ class Search:
         }
 
 
-_RECOMPUTE = ("auto", "all", "none")
-_GRANULARITY = ("call", "module")
+_CHOICES = {
+    "recompute": ("auto", "all", "none"),
+    "granularity": ("call", "module"),
+    "updates": ("host", "pieces"),
+}
 _OWN = [f.name for f in dataclasses.fields(Search) if f.name not in ("method", "options")]
 
 

@@ -14,11 +14,14 @@ from typing import Any
 import baechi.torch
 import pytest
 import torch
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.measured import Clock, measure, measure_updates
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.program import parse
 from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
+from baechi.torch.where.pinned import unpin
 from places import assert_alike, mean_square
 from step_models import module
 from torch import nn
@@ -351,7 +354,69 @@ class LoRA(nn.Module):
         return self.frozen(x).tanh() + self.up(self.down(x))
 
 
+def adamw(weight: torch.Tensor) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([weight])
+
+
+def charged_costs(model: nn.Module, x: torch.Tensor, sim: ModuleType, host: Any) -> Costs:
+    """Return measured costs, with updates on the virtual clock."""
+    costs = measure(model, x, loss=mean_square, devices={"gpu": "sim:0"})
+    device = {"gpu": Clock(torch.device("sim:0"))}
+    measure_updates(costs, "AdamW", adamw, [x.dtype], device)
+    with host:
+        clock = Clock(torch.device("cpu"), lambda: round(1e9 * sim.virtual_host_time()))
+        measure_updates(costs, "AdamW", adamw, [x.dtype], {"host": clock})
+    return costs
+
+
+@pytest.mark.parametrize(
+    ("updates", "residency", "host_speed"),
+    [("host", "all", "1GB/s"), ("host", "auto", "1GB/s"), ("pieces", "all", "20GB/s")],
+)
+def test_a_step_takes_what_was_planned_with_its_updates(
+    sim: ModuleType, updates: str, residency: str, host_speed: str
+) -> None:
+    clock: dict[str, Any] = {"clock": "virtual", "operator_time": "2us", "communication": "duplex"}
+    clock |= {"memory_bandwidth": "200GB/s", "link": sim.Link("5us", "10GB/s")}
+    sim.configure(devices=1, memory="1GiB", asynchronous=False, poison=True, **clock)
+    torch.manual_seed(0)
+    x = torch.randn(8, 64, dtype=torch.float64)
+    model, host = nn.Sequential(*(nn.Linear(64, 64) for _ in range(24))).double(), sim.HostOperators
+    costs = charged_costs(model, x, sim, host("100ns", host_speed))
+    cluster = baechi.Cluster("1x1MiB+1xhost:1GiB", link="5us,10GB/s")
+    of: dict[str, Any] = {"optimizer": torch.optim.AdamW, "loss": mean_square, "costs": costs}
+    how: dict[str, Any] = {"residency": residency, "updates": updates, "budget": "0.1s"}
+    plan = baechi.torch.plan(model, x, cluster, **of, **how)
+    alone, placed = copy.deepcopy(model), baechi.torch.place(model, x, plan=plan, **of)
+    mine, same = (torch.optim.AdamW(one.parameters()) for one in (model, alone))
+    if updates == "pieces":
+        mine = placed.optimizer(torch.optim.AdamW)
+    before = 0.0
+    for _ in range(3):
+        gc.collect()
+        torch.accelerator.synchronize()
+        sim.reset_virtual_clock()
+        loss, other = mean_square(model(x)), mean_square(alone(x))
+        loss.backward()
+        other.backward()
+        before = sim.virtual_time()
+        with host("100ns", host_speed):
+            mine.step()
+        torch.accelerator.synchronize()
+        same.step()
+        assert loss.item() == pytest.approx(other.item(), abs=1e-12)
+        for optimizer in (mine, same):
+            optimizer.zero_grad()
+    assert_alike(model, alone)
+    taken = 1e9 * sim.virtual_time()
+    assert taken == pytest.approx(placed.plan.makespan_ns, rel=0.05)
+    assert 1e9 * before < 0.8 * taken
+    assert ("there take" if updates == "host" else "in pieces on devices and there") in str(placed)
+
+
 def test_frozen_weights_are_never_put_back_and_memory_need_not_be_pinned(sim: ModuleType) -> None:
+    gc.collect()
+    unpin(())  # nothing that other tests left is used again
     sim.configure(devices=1, memory="1MiB", poison=True, pinned="16KiB")
     torch.manual_seed(0)
     model = nn.Sequential(LoRA(), LoRA(), LoRA()).double()

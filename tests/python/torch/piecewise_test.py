@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -185,6 +186,22 @@ def test_scaled_and_clipped_gradients_and_states_that_are_loaded(both: Any, tmp_
     for one, optimizer in ((model, mine), (alone, same)):
         optimizer.step(lambda one=one, optimizer=optimizer: backward(one, optimizer))
     assert_alike(model, alone)
+
+
+def test_an_optimizer_by_pieces_is_a_plain_one_when_it_is_read_again(both: Any) -> None:
+    placed, model, _ = both
+    mine = placed.optimizer(AdamW, groups(model), lr=0.01)
+    backward(model, mine)
+    mine.step()
+    there = pickle.loads(pickle.dumps(mine))
+    assert type(there) is AdamW
+    torch.testing.assert_close(there.state_dict(), mine.state_dict())
+    for ours, theirs in zip(mine.param_groups, there.param_groups, strict=True):
+        for p, other in zip(ours["params"], theirs["params"], strict=True):
+            other.grad = p.grad
+    for optimizer in (mine, there):
+        optimizer.step()
+    torch.testing.assert_close(there.param_groups, mine.param_groups)
 
 
 def test_what_has_no_room_is_updated_on_the_host(sim: ModuleType, both: Any) -> None:

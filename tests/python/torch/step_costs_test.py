@@ -12,7 +12,7 @@ import torch
 from baechi.torch.capture.keys import name_of
 from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
-from baechi.torch.costs.measured import measured
+from baechi.torch.costs.measured import REPEATS, Clock, measure_updates, measured
 from baechi.torch.costs.roofline import estimated, flops_of
 from torch import nn
 
@@ -136,6 +136,34 @@ def test_moving_bytes_lies_on_a_line() -> None:
     assert [costs.moving(n, "gpu") for n in (FEW, 1 << 20, MANY)] == [
         1000 + n for n in (FEW, 1 << 20, MANY)
     ]
+
+
+def test_updates_are_measured_by_the_optimizer_itself_else_by_what_they_move() -> None:
+    costs = estimated(layers(1), {"gpu": "a100"})
+    weight = torch.empty(64, 64)
+    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.moving(1 << 20, "gpu")
+    times = iter([9, 10, 11, 12, 30, 31, 32, 33])  # nanoseconds, in REPEATS of two sizes
+
+    class Counting(Clock):
+        def time(self, call: Any) -> int:
+            call()
+            return next(times)
+
+    steps: list[int] = []
+
+    def made(one: torch.Tensor) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD([one], momentum=0.9)
+        optimizer.register_step_post_hook(lambda *_: steps.append(one.nbytes))
+        return optimizer
+
+    host = {"host": Counting(torch.device("cpu"))}
+    measure_updates(costs, "SGD", made, [torch.float32], host)
+    assert steps == [FEW] * (REPEATS + 1) + [MANY] * (REPEATS + 1)
+    assert costs.knows_update("SGD", torch.float32, "host")
+    assert not costs.knows_update("SGD", torch.bfloat16, "host")
+    assert costs.updating("SGD", torch.empty(FEW // 4), 0, "host") == 10
+    assert costs.updating("SGD", torch.empty(MANY // 4), 0, "host") == 30
+    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.moving(1 << 20, "gpu")
 
 
 def test_a_kind_that_was_not_measured_is_named() -> None:

@@ -132,6 +132,30 @@ def test_updates_hold_the_state_of_the_optimizer(optimizer: Any, kept: int) -> N
     assert update.times == {"*": 0}  # the step ends with its last gradient
 
 
+@pytest.mark.parametrize("by_pieces", [False, True])
+def test_beside_a_host_updates_take_time_and_are_not_streamed(by_pieces: bool) -> None:
+    model, example = nn.Linear(256, 256), torch.ones(2, 256)
+    step, cluster = capture(model, example), baechi.Cluster("1xa100+host")
+    costs = estimated(step.keys, cluster)
+    for optimizer in ("adamw", "sgd"):
+        ops = operators(graph_of(step, costs, cluster, optimizer, by_pieces=by_pieces))
+        update, own = ops["update:weight"], 256 * 256 * FLOAT
+        moved = 2 * (own + own + (2 * own if optimizer == "adamw" else 0))
+        there, card = (float(baechi.roofline_time(on, 0, moved)) for on in ("cpu", "a100"))
+        assert update.permanent > 0
+        if by_pieces:
+            share = graph_of(step, costs, cluster, optimizer, by_pieces=True).host_share
+            copies = 4 if optimizer == "adamw" else 2
+            copied = copies * cluster.transfer_time(own, "host:0", "a100:0")
+            assert share == pytest.approx(copied / (there + copied), rel=0.3)  # and of a bias
+            there *= share
+            assert ops["piece:weight"].times == {"a100": pytest.approx(card * (1 - share), abs=99)}
+            assert ops["piece:weight"].temporary >= moved
+            card *= share  # what it keeps is updated there all the same
+        times = {"a100": pytest.approx(card, abs=99), "host": pytest.approx(there, abs=99)}
+        assert update.times == times
+
+
 def test_optimizers_say_what_they_keep_by_their_settings() -> None:
     weight = nn.Parameter(torch.ones(6, 4))
     momentum = torch.optim.SGD([weight], lr=1.0, momentum=0.9)

@@ -64,8 +64,13 @@ def signature_of(node: fx.Node) -> str:
 
 
 FORMAT = {"format": "baechi-profile", "version": 1}
-_MOVED = "moved {} bytes"  # what updates and additions take
+_MOVED = "moved {} bytes"  # what additions take
+_UPDATED = "updated {} bytes of {} by {}"  # a weight, by an optimizer
 FEW, MANY = 1 << 10, 1 << 24
+
+
+def _update_of(optimizer: str, dtype: torch.dtype) -> str:
+    return _UPDATED.format("{}", str(dtype)[6:], optimizer)
 
 
 @dataclass
@@ -94,15 +99,45 @@ class Costs:
         return self.temporary.get(signature, 0)
 
     def moving(self, count: int, kind: str) -> int:
-        """Return the nanoseconds of reading or writing so many bytes, as an update does."""
-        few = self.time_of(_MOVED.format(FEW), kind)
-        many = self.time_of(_MOVED.format(MANY), kind)
+        """Return the nanoseconds of reading or writing so many bytes, as an addition does."""
+        return self._between(_MOVED, count, kind)
+
+    def _between(self, signature: str, count: int, kind: str) -> int:
+        few, many = (self.time_of(signature.format(n), kind) for n in (FEW, MANY))
         return max(few, few + (many - few) * (count - FEW) // (MANY - FEW)) if count else 0
 
     def set_moving(self, kind: str, few: int, many: int) -> None:
         """Say what FEW and MANY bytes take."""
+        self._set(_MOVED, kind, few, many)
+
+    def _set(self, signature: str, kind: str, few: int, many: int) -> None:
         for count, time in ((FEW, few), (MANY, many)):
-            self.times.setdefault(_MOVED.format(count), {})[kind] = time
+            self.times.setdefault(signature.format(count), {})[kind] = time
+
+    def knows_moving(self, kind: str) -> bool:
+        """Tell whether it has what moving bytes takes on a kind of device by name."""
+        return kind in self.times.get(_MOVED.format(FEW), {})
+
+    def updating(self, optimizer: str, weight: torch.Tensor, moved: int, kind: str) -> int:
+        """Return the nanoseconds of an optimizer's update of a weight, which moves so many bytes.
+
+        One that was not measured takes what moving them does.
+        """
+        if not self.knows_update(optimizer, weight.dtype, kind):
+            return self.moving(moved, kind)
+        count = int(weight.numel()) * weight.element_size()
+        return self._between(_update_of(optimizer, weight.dtype), count, kind)
+
+    def knows_update(self, optimizer: str, dtype: torch.dtype, kind: str) -> bool:
+        """Tell whether updates of weights of a type were measured on a kind of device."""
+        signature = _update_of(optimizer, dtype).format(FEW)
+        return kind in self.times.get(signature, {})
+
+    def set_updating(
+        self, optimizer: str, dtype: torch.dtype, kind: str, few: int, many: int
+    ) -> None:
+        """Say what the updates of weights of FEW and MANY bytes take."""
+        self._set(_update_of(optimizer, dtype), kind, few, many)
 
     def add(self, other: Costs) -> None:
         """Take over what another one knows and this one does not."""

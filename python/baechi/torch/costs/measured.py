@@ -6,9 +6,10 @@ Paper 4.1.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,15 +24,18 @@ from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
 from baechi.torch.devices import usable
 
 _BUSY = 150e-6  # seconds; longer than the host takes to ask for a call
+_BESIDE = 8  # times a weight: its gradient, state, and what an update makes on its way
 REPEATS = 3  # the median of them counts, behind one that does not
 
 
 class Clock:
     """Times calls on one device, by its own clock; a busy device hides what the host takes."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._alone = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    def __init__(self, device: torch.device, now: Callable[[], int] | None = None) -> None:
+        """Take a device, and for the CPU what tells nanoseconds."""
+        self.device = device
+        alone = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+        self._alone = now or alone
         self._busy = None if device.type == "cpu" else _work_for(device, _BUSY)
 
     def time(self, call: Callable[[], Any]) -> int:
@@ -40,13 +44,13 @@ class Clock:
             start = self._alone()
             call()
             return self._alone() - start
-        begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
-        stream = torch.accelerator.current_stream(self._device)
+        begin, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        stream = torch.accelerator.current_stream(self.device)
         self._busy()
         stream.record_event(begin)
         call()
         stream.record_event(end)
-        torch.accelerator.synchronize(self._device)
+        torch.accelerator.synchronize(self.device)
         return round(begin.elapsed_time(end) * 1e6)
 
     def held(self, call: Callable[[], Any]) -> int:
@@ -55,13 +59,13 @@ class Clock:
             call()
             return 0
         memory = torch.accelerator
-        memory.synchronize(self._device)
-        memory.reset_peak_memory_stats(self._device)
-        before = memory.memory_allocated(self._device)
+        memory.synchronize(self.device)
+        memory.reset_peak_memory_stats(self.device)
+        before = memory.memory_allocated(self.device)
         out = call()
-        memory.synchronize(self._device)
-        kept = memory.memory_allocated(self._device) - before
-        peak = int(memory.max_memory_allocated(self._device)) - before
+        memory.synchronize(self.device)
+        kept = memory.memory_allocated(self.device) - before
+        peak = int(memory.max_memory_allocated(self.device)) - before
         del out
         return max(0, peak - kept)
 
@@ -193,13 +197,56 @@ def _measure(
 
 def _measure_moving(costs: Costs, kind: str, device: torch.device) -> None:
     clock, taken = Clock(device), []
-    is_host = device.type in ("cpu", "meta")
-    room = MANY if is_host else torch.accelerator.get_memory_info(device)[0] // 2
-    counts = (FEW, max(2 * FEW, min(MANY, room)))
+    counts = (FEW, max(2 * FEW, min(MANY, room_on(device))))
     for count in counts:
         half = torch.zeros(count // 2, dtype=torch.uint8, device=device)
         half.clone()
         taken.append(statistics.median(clock.time(half.clone) for _ in range(REPEATS)))
+    costs.set_moving(kind, *_on_a_line(taken, counts))
+
+
+def measure_updates(
+    costs: Costs,
+    optimizer: str,
+    made: Callable[[torch.Tensor], torch.optim.Optimizer],
+    dtypes: Collection[torch.dtype],
+    clocks: Mapping[str, Clock],
+) -> None:
+    """Measure what an optimizer takes for a weight of each type, on each kind of device.
+
+    One that cannot run alone stays without costs of its own.
+    """
+    for kind, clock in clocks.items():
+        counts = (FEW, max(2 * FEW, min(MANY, room_on(clock.device) // _BESIDE)))
+        for dtype in dtypes:
+            with contextlib.suppress(RuntimeError, ValueError, TypeError, NotImplementedError):
+                taken = [_update_time(made, dtype, count, clock) for count in counts]
+                costs.set_updating(optimizer, dtype, kind, *_on_a_line(taken, counts))
+
+
+def _update_time(
+    made: Callable[[torch.Tensor], torch.optim.Optimizer],
+    dtype: torch.dtype,
+    count: int,
+    clock: Clock,
+) -> float:
+    shape = (32, count // dtype.itemsize // 32)  # some treat matrices otherwise
+    weight = nn.Parameter(torch.ones(shape, dtype=dtype, device=clock.device))
+    weight.grad = torch.ones_like(weight)
+    step = made(weight).step
+    step()  # makes its state
+    return statistics.median(clock.time(step) for _ in range(REPEATS))
+
+
+def room_on(device: torch.device) -> int:
+    """Return how many bytes a measurement may take."""
+    is_host = device.type in ("cpu", "meta")
+    free = 2 * MANY * _BESIDE if is_host else int(torch.accelerator.get_memory_info(device)[0])
+    return free // 2
+
+
+def _on_a_line(taken: Sequence[float], counts: Sequence[int]) -> tuple[int, int]:
+    """Return what FEW and MANY bytes take, from what FEW and other ones do."""
     few = taken[0]
     many = few + (max(taken) - few) * (MANY - FEW) / (counts[1] - FEW)
-    costs.set_moving(kind, round(few), round(many))
+    return round(few), round(many)

@@ -69,9 +69,10 @@ def estimated(calls: Iterable[fx.Node], kinds: Mapping[str, str] | Cluster) -> C
                 for kind, preset in presets.items()
             }
     for kind, preset in presets.items():
-        costs.set_moving(kind, *_moving(preset))
+        costs.set_moving(kind, *moving_of(preset))
     return costs
 
 
-def _moving(preset: str) -> list[int]:
+def moving_of(preset: str) -> list[int]:
+    """Return what moving FEW and MANY bytes takes."""
     return [roofline_time(preset, 0, count) for count in (FEW, MANY)]

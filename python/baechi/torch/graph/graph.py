@@ -37,8 +37,10 @@ from baechi.torch.capture.keys import (
 from baechi.torch.capture.step import LOSS, Input, Step
 from baechi.torch.costs.costs import Costs, signature_of
 from baechi.torch.graph.optimizers import Updates, updates_of
+from baechi.torch.graph.update_times import host_share, update_times, with_host
 
-BATCH, UPDATE, TANGENT, ALL_GRADIENTS = "batch:", "update:", "tangent", "all gradients"
+BATCH, UPDATE, PIECE = "batch:", "update:", "piece:"
+TANGENT, ALL_GRADIENTS = "tangent", "all gradients"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class StepGraph:
     graph: Graph
     keys: list[str]  # of every call, which are the names of its operators
     place_of: dict[tuple[str, int], int]  # of a port, in the result
+    host_share: float = 0.0  # of the updates of what it keeps, where devices do the rest
 
 
 def graph_of(
@@ -62,6 +65,7 @@ def graph_of(
     calls: bool = False,
     together: Mapping[str, str] | None = None,
     last_apart: bool = True,
+    by_pieces: bool = False,
 ) -> StepGraph:
     """Return the graph of a step of one micro-batch.
 
@@ -77,6 +81,7 @@ def graph_of(
             and the loss is computed on the first device of the cluster, where outputs come back.
         together: The group that a call is in beside its weights', by its key.
         last_apart: What follows the calls of the last micro-batch is in operators of its own.
+        by_pieces: Weights that a host keeps are updated piece by piece on a device.
 
     """
     if granularity == "module":
@@ -91,6 +96,7 @@ def graph_of(
         micro_batches=micro_batches,
         calls=calls,
         last_apart=last_apart,
+        by_pieces=by_pieces,
     ).build()
 
 
@@ -109,15 +115,18 @@ class _Assembly:
         micro_batches: int,
         calls: bool,
         last_apart: bool,
+        by_pieces: bool,
     ) -> None:
         self._first, alone = None, False
+        self._host_share = 0.0
+        self._by_pieces_on = kinds if by_pieces and isinstance(kinds, Cluster) else None
         if isinstance(kinds, Cluster):
             computing = [d.name for d in kinds.devices if d.kind != STORE]
             self._first, alone = computing[0], len(computing) == 1
             kinds = sorted({device.kind for device in kinds.devices})
-        self._step, self._costs = step, costs
         self._kinds = [kind for kind in kinds if kind != STORE]  # which run calls
         self._has_store = STORE in kinds
+        self._step, self._costs = step, with_host(costs) if self._has_store else costs
         self._updates, self._together = updates, together
         self._held, self._parts, self._calls = held, micro_batches, calls
         self._last_apart = last_apart and micro_batches > 1 and not self._has_store
@@ -160,7 +169,7 @@ class _Assembly:
         self._add_updates()
         graph = self._builder.build()
         places = {(self._name[n], port): place for (n, place), port in self._port.items()}
-        return StepGraph(graph, list(self._step.keys.values()), places)
+        return StepGraph(graph, list(self._step.keys.values()), places, self._host_share)
 
     def _add_variable(self, node: fx.Node, one: Input) -> None:
         name, groups = one.operator, [_group_of(one.name)]
@@ -332,6 +341,9 @@ class _Assembly:
             end = f":{SUM}" if self._last_apart else ""
             after = sorted({self._name[n] + end for n in self._makers if n in self._name})
             self._builder.add(ALL_GRADIENTS, {"*": 0}, after=after, backward=True, per_step=True)
+        weights = [node.meta["val"] for node in trained]
+        if self._by_pieces_on is not None:
+            self._host_share = host_share(self._costs, self._updates, weights, self._by_pieces_on)
         for node, name in trained.items():
             self._add_update(node, name)
 
@@ -342,17 +354,26 @@ class _Assembly:
         written = any(weight in names for names in self._written.values())
         read = [] if written else [(weight, 0)]  # readers of a weight come before who writes it
         taken = self._updates.temporary(value) + _bytes(value) - held  # of all weights at once
+        permanent = self._updates.state(value) + held
+        common: dict[str, Any] = {"kind": "update", "after": [ALL_GRADIENTS], "backward": True}
+        common |= {"colocate": [_group_of(weight)], "per_step": True}
+        times = {"*": 0}  # the step ends with its last gradient
+        if self._has_store:
+            times = update_times(self._costs, self._updates, value, self._kinds)
+            permanent = max(permanent, 1)  # so no plan streams it: optimizers run behind a step
+        if self._by_pieces_on is not None:
+            room = 2 * self._updates.beside(value)  # one comes while the other is updated
+            here = {kind: round(times[kind] * (1 - self._host_share)) for kind in self._kinds}
+            self._builder.add(PIECE + weight, here, temporary=room, **common)
+            times = {kind: time - here.get(kind, 0) for kind, time in times.items()}
+            times[STORE] = round(times[STORE] * self._host_share)
         self._builder.add(
             UPDATE + weight,
-            {"*": 0},
-            kind="update",
-            permanent=self._updates.state(value) + held,
+            times,
+            permanent=permanent,
             outputs=[taken],  # held to the end
             inputs=[*read, *gradient],
-            after=[ALL_GRADIENTS],
-            colocate=[_group_of(weight)],
-            backward=True,
-            per_step=True,
+            **common,
         )
 
 

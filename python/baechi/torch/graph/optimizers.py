@@ -6,9 +6,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from torch import optim
 
 from baechi._core import InputError
 
@@ -41,6 +43,16 @@ OPTIMIZERS: dict[str, Kept] = {
     "adamw": _like(2),
     "adafactor": _factored,
 }
+Made = Callable[[torch.Tensor], optim.Optimizer]  # an optimizer of one weight
+_MADE: dict[str, Made] = {
+    "sgd": lambda weight: optim.SGD([weight]),
+    "momentum": lambda weight: optim.SGD([weight], momentum=0.9),
+    "rmsprop": lambda weight: optim.RMSprop([weight]),
+    "adagrad": lambda weight: optim.Adagrad([weight]),
+    "adam": lambda weight: optim.Adam([weight]),
+    "adamw": lambda weight: optim.AdamW([weight]),
+    "adafactor": lambda weight: optim.Adafactor([weight]),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Updates:
 
     name: str
     kept: Kept
+    made: Made | None = None  # to see what an update takes
 
     def state(self, weight: torch.Tensor) -> int:
         """Return the bytes that are kept beside a weight from step to step."""
@@ -57,6 +70,15 @@ class Updates:
     def temporary(self, weight: torch.Tensor) -> int:
         """Return the bytes that an update holds while it runs: the step that it takes."""
         return int(weight.numel()) * weight.element_size() if self.state(weight) else 0
+
+    def beside(self, weight: torch.Tensor) -> int:
+        """Return the bytes of a weight that is updated elsewhere: gradient, state, what is made."""
+        return 4 * int(weight.numel()) * weight.element_size() + self.state(weight)
+
+    def moved(self, weight: torch.Tensor) -> int:
+        """Return the bytes that an update reads and writes: weight, gradient and state."""
+        own = int(weight.numel()) * weight.element_size()
+        return 2 * (2 * own + self.state(weight)) if self.name != "none" else 0
 
 
 def updates_of(optimizer: Any) -> Updates:
@@ -70,26 +92,33 @@ def updates_of(optimizer: Any) -> Updates:
                 f"optimizer: {optimizer!r} is unknown: one of {', '.join(OPTIMIZERS)}, a class, or "
                 "the optimizer itself"
             )
-        return Updates(name, OPTIMIZERS[name])
+        return Updates(name, OPTIMIZERS[name], _MADE.get(name))
     cls = optimizer if isinstance(optimizer, type) else type(optimizer)
-    if cls.__name__ == "Adafactor":
-        return Updates("adafactor", _factored)
     groups = [] if isinstance(optimizer, type) else optimizer.param_groups[:1]
-    kept = _kept(cls, {k: v for group in groups for k, v in group.items() if k != "params"})
+    settings = {k: v for group in groups for k, v in group.items() if k != "params"}
+    made = partial(_of_one, cls, settings)
+    if cls.__name__ == "Adafactor":
+        return Updates("adafactor", _factored, made)
+    kept = _kept(cls, made)
     return Updates(
-        cls.__name__, lambda weight: tuple(round(part * int(weight.numel())) for part in kept)
+        cls.__name__, lambda weight: tuple(round(part * int(weight.numel())) for part in kept), made
     )
 
 
-def _kept(cls: type, settings: dict[str, Any]) -> list[float]:
+def _of_one(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.Optimizer:
+    made: optim.Optimizer = cls([weight], lr=1e-3)
+    made.param_groups[0].update(settings)
+    return made
+
+
+def _kept(cls: type, of_one: Made) -> list[float]:
     """Return the bytes per element of each tensor of state: of a step of one without memory."""
     weight = torch.nn.Parameter(torch.empty(64, 64, device="meta"))
     weight.grad = torch.empty_like(weight)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = cls([weight], lr=1e-3)
-            made.param_groups[0].update(settings)
+            made = of_one(weight)
             made.step()
     except Exception as error:
         raise InputError(

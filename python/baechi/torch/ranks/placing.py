@@ -117,7 +117,8 @@ def _measured(asked: Request, processes: Processes) -> Any:
         if kinds.index(kind) == processes.rank:
             with processes.tracing():
                 steps = steps_of(asked, processes.traced)
-            mine = costs_on(processes.device, kind, steps)
+            has_host = store_of(cluster_for(asked)) is not None
+            mine = costs_on(processes.device, kind, steps, asked, updates=has_host)
     found, *others = filter(None, processes.gathered(mine))
     for other in others:
         found.add(other)

@@ -68,6 +68,10 @@ class _Piecewise(Optimizer):
     kept: Callable[[torch.Tensor], tuple[int, ...]]  # bytes beside a weight
     _refused = False  # to pin more
 
+    def __reduce_ex__(self, _: Any) -> Any:
+        """Elsewhere it is one of its own kind: no model is placed there."""
+        return object.__new__, (self.kind,), self.__getstate__()
+
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """Whether it scales gradients itself, which kernels of one device do."""
@@ -95,10 +99,13 @@ class _Piecewise(Optimizer):
             for device, (free, those) in self.room().items()
         ]
         there = {id(p) for lane in lanes for piece in lane.pieces for p in piece.params}
+        for lane in lanes:
+            lane.take([p for p in run.params if p.device == lane.device])
+        taken = there.union(*(lane.own for lane in lanes))
         try:
             for lane in lanes:
                 lane.update()
-            run(p for p in run.params if id(p) not in there)  # on the host, meanwhile
+            run(p for p in run.params if id(p) not in taken)  # on the host, meanwhile
         finally:
             for lane in lanes:
                 lane.end()
@@ -182,6 +189,10 @@ class _Run:
 
         return {key: map_tensors(there, value) for key, value in self.state.get(p, {}).items()}
 
+    def has_state(self, p: torch.Tensor) -> bool:
+        """Tell whether an update makes no new state."""
+        return bool(self.state.get(p)) or not self.optimizer.kept(p)
+
     def bytes_of(self, p: torch.Tensor) -> int:
         """Return what an update of a weight takes on a device."""
         kept = [one.nbytes for one in listed(self.state.get(p, {}))]
@@ -232,9 +243,25 @@ class _Lane:
                 self.pieces.append(_Piece())
             self.pieces[-1].params.append(p)
             self.pieces[-1].bytes += cost
+        self._between: deque[Sequence[torch.Tensor]] = deque()
         self._here: deque[_Piece] = deque()
         self._leaving: deque[_Piece] = deque()
         self._comes, self._goes = torch.Stream(device), torch.Stream(device)
+
+    def take(self, params: Sequence[torch.Tensor]) -> None:
+        """Have weights that the device keeps updated between pieces, if there is room for it."""
+        if not self.pieces or not all(self._run.has_state(p) for p in params):
+            return
+        parts = [params[i :: len(self.pieces)] for i in range(len(self.pieces))]
+        need = max(sum(2 * whole(p.nbytes) for p in part) for part in parts)  # on their way
+        if max(piece.bytes for piece in self.pieces) <= self._free - need:
+            self._free -= need
+            self._between.extend(parts)
+
+    @property
+    def own(self) -> set[int]:
+        """Which weights those are."""
+        return {id(p) for params in self._between for p in params}
 
     def update(self) -> None:
         """Ask for all of it, never for more than is free."""
@@ -309,6 +336,8 @@ class _Lane:
                 self._run.state[p] = self._kept(there, self._run.state[p], home[2] or {})
         piece.event = self._goes.record_event()
         self._leaving.append(piece)
+        if self._between:
+            self._run(self._between.popleft())
 
     def _kept(
         self, there: _There, state: Mapping[str, Any], before: Mapping[str, Any]

@@ -37,6 +37,7 @@ from torch.accelerator import (
     synchronize,
 )
 
+from baechi.torch.sim.host_operators import HostOperators
 from baechi.torch.sim.settings import (
     MAX_DEVICES,
     Link,
@@ -53,6 +54,7 @@ from baechi.torch.sim.settings import (
 
 __all__ = [
     "Event",
+    "HostOperators",
     "Link",
     "Settings",
     "Stream",

@@ -58,6 +58,7 @@ def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(path)
     library.baechi_sim_forked.restype = ctypes.c_bool
     library.baechi_sim_seed.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    library.baechi_sim_host_work.argtypes = [ctypes.c_int64]
     library.baechi_sim_take_mismatches.restype = ctypes.c_char_p
     for name in ("virtual_now", "virtual_host", "pinned", "pinned_peak"):
         getattr(library, f"baechi_sim_{name}").restype = ctypes.c_int64

@@ -88,6 +88,7 @@ BAECHI_EXPORT const char* baechi_sim_take_mismatches() {
   return taken.c_str();
 }
 
+BAECHI_EXPORT void baechi_sim_host_work(std::int64_t duration) { charge_host(duration); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_now() { return virtual_now_ns(); }
 BAECHI_EXPORT std::int64_t baechi_sim_virtual_host() { return virtual_host_ns(); }
 BAECHI_EXPORT void baechi_sim_reset_virtual_clock() { reset_virtual_clock(); }

@@ -214,7 +214,9 @@ int checked_device(c10::DeviceIndex index) {
 
 void set_current_device(int device) { this_device = device; }
 
-void charge_host_call() { host_ns += host_cost_ns(false); }
+void charge_host(std::int64_t duration) { host_ns += duration; }
+
+void charge_host_call() { charge_host(host_cost_ns(false)); }
 
 void submit(c10::Stream stream, const Submission& submission, Task task) {
   check_not_forked();

@@ -56,6 +56,7 @@ int checked_device(c10::DeviceIndex index);  // which is there; a negative one i
 
 // What one call costs the host, where a replay asks for many tasks at once.
 void charge_host_call();
+void charge_host(std::int64_t duration);  // for work of its own
 
 // Runs the task after everything submitted to the stream before: now, if streams are synchronous.
 // Throws what a former task of the device threw and nobody has been told yet. In a capture the task
