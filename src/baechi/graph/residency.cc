@@ -24,6 +24,11 @@ std::vector<OpId> variables_of(const OpGraph& graph, OpId update) {
   return variables;
 }
 
+bool is_once(const StepGraph& step, OpId op) {
+  return step.micro_batches() > 1 ? !step.micro_batch(op).has_value() && !step.is_sum(op)
+                                  : step.graph()[op].per_step;
+}
+
 class Storing {
  public:
   Storing(const StepGraph& step, const Residency& residency)
@@ -89,6 +94,11 @@ class Storing {
         fail(op, "is out of order: what is on the store is sorted as in the graph");
       if (!graph_[op].variable && !is_update(step_, op))
         fail(op, "may not be on the store: it is neither a variable nor an update");
+      if (const std::optional<OpId> late = reader_behind_update(step_, op); late.has_value())
+        fail(
+            op,
+            "may not be on the store: " + in_quotes(graph_[*late].name) +
+                " reads it and waits for an update of it, so it may find the old or the new value");
       on_store_[op] = true;
     }
     for (const OpId op : graph_.ops())
@@ -256,9 +266,33 @@ class Storing {
 
 bool is_update(const StepGraph& step, OpId op) {
   const Operator& data = step.graph()[op];
-  const bool once = step.micro_batches() > 1 ? !step.micro_batch(op).has_value() && !step.is_sum(op)
-                                             : data.per_step;
-  return once && data.backward && !data.variable && !data.forward.has_value();
+  return is_once(step, op) && data.backward && !data.variable && !data.forward.has_value();
+}
+
+std::optional<OpId> reader_behind_update(const StepGraph& step, OpId variable) {
+  const OpGraph& graph = step.graph();
+  if (!graph[variable].variable) return std::nullopt;
+  const auto changes = [&](OpId op) {
+    return is_update(step, op) && std::ranges::any_of(graph.in_edges(op), [&](const Edge& edge) {
+             return edge.tensor.has_value() && edge.from == variable;
+           });
+  };
+  for (const Edge& read : graph.out_edges(variable)) {
+    if (!read.tensor.has_value() || !is_once(step, read.to) || is_update(step, read.to)) continue;
+    IdVector<OpId, bool> seen(graph.num_ops());
+    std::vector<OpId> left{read.to};
+    while (!left.empty()) {
+      const OpId op = left.back();
+      left.pop_back();
+      if (changes(op)) return read.to;
+      for (const Edge& edge : graph.in_edges(op))
+        if (!seen[edge.from]) {
+          seen[edge.from] = true;
+          left.push_back(edge.from);
+        }
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<OpId> streamed_updates(const StepGraph& step, const Residency& residency) {

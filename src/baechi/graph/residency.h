@@ -50,13 +50,18 @@ struct Residency {
 // Throws InputError where the lists are not sorted, a reader does not read the tensor or is named twice,
 // a fetch is for nobody, an operator on the store is neither a variable nor an update, one stands
 // on the store without the variables that it changes, or a streamed one fetches not all of them, shares
-// one with another update or has permanent memory; and in graphs whose memory mode is `retain`.
+// one with another update or has permanent memory; where one that reads a variable on the store waits for
+// an update of it; and in graphs whose memory mode is `retain`.
 OpGraph residing(const StepGraph& step, const Residency& residency);
 // The same, which knows its micro-batches.
 Unrolled with_fetches(const Unrolled& step, const Residency& residency);
 
 // Updates that fetch variables and are not on the store themselves. Sorted. The graph may be H, too.
 std::vector<OpId> streamed_updates(const StepGraph& step, const Residency& residency);
+
+// Who reads this variable, is no update, and waits for an update that changes it: on the store it might find
+// the old value or the new one.
+std::optional<OpId> reader_behind_update(const StepGraph& step, OpId variable);
 
 // An update: an operator of the step that belongs to no forward operator and changes the variables
 // that it reads.

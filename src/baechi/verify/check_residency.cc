@@ -38,6 +38,7 @@ class StoredComparison {
         residency_(residency),
         stored_(residency.on_store.begin(), residency.on_store.end()),
         carried_(one != nullptr ? one->writes() : original.writes()),
+        once_(original.num_ops()),
         update_(original.num_ops()) {
     std::optional<MicroBatchRules> rules;
     if (one != nullptr) rules.emplace(*one);
@@ -49,6 +50,7 @@ class StoredComparison {
       const Operator& data = original[op];
       const bool once =
           one == nullptr ? data.per_step : op.index() < one->num_ops() && rules->of_step(op);
+      once_[op] = once;
       update_[op] = once && data.backward && !data.variable && !data.forward.has_value();
     }
   }
@@ -200,9 +202,29 @@ class StoredComparison {
     if (data.pin.has_value() && *data.pin != residency_.store) say(op, "is pinned elsewhere");
     for (const Write& write : carried_)
       if (write.variable == op) say(op, "is changed by every micro-batch");
+    if (data.variable) check_no_late_reader(op);
     for (const Edge& edge : original_.in_edges(op))
       if (edge.tensor.has_value() && original_[edge.from].variable && !stored_.contains(edge.from))
         say(op, "changes on the store what is elsewhere");
+  }
+
+  // From its updates on, who waits for them, step by step.
+  void check_no_late_reader(OpId variable) {
+    std::set<OpId> readers, behind, next;
+    for (const Edge& edge : original_.out_edges(variable))
+      if (edge.tensor.has_value() && once_[edge.to])
+        (update_[edge.to] ? next : readers).insert(edge.to);
+    while (!readers.empty() && !next.empty()) {
+      std::set<OpId> further;
+      for (const OpId op : next)
+        for (const Edge& edge : original_.out_edges(op))
+          if (behind.insert(edge.to).second) further.insert(edge.to);
+      next = std::move(further);
+    }
+    for (const OpId reader : readers)
+      if (behind.contains(reader))
+        say(reader, "reads " + in_quotes(original_[variable].name) +
+                        " on the store behind an update of it: the old or the new value");
   }
 
   void check_fetch(OpId run, const AwayTensor& away, const Fetch& fetch) {
@@ -278,7 +300,7 @@ class StoredComparison {
   const Residency& residency_;
   std::set<OpId> stored_;
   const std::span<const Write> carried_;  // by operators of every micro-batch
-  IdVector<OpId, bool> update_;
+  IdVector<OpId, bool> once_, update_;
   std::size_t first_sum_ = 0;
   std::map<std::tuple<OpId, std::size_t, OpId>, OpId> reads_from_;  // by tensor and reader
   std::vector<std::pair<const AwayTensor*, const Fetch*>> fetches_;

@@ -18,6 +18,7 @@
 #include "baechi/graph/unroll.h"
 #include "baechi/io/plan/plan_file.h"
 #include "baechi/plan/attempt/simulated_plan.h"
+#include "baechi/plan/residency/stored_units.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_residency.h"
@@ -33,7 +34,8 @@ namespace {
 // w (a variable of 10 bytes) is read by f and b; f's 6 bytes are read by m and b; u changes w.
 //
 //   w --> f --> m --> b --> u <-- w
-OpGraph small_step() {
+enum class Late : std::uint8_t { kNobody, kReadsToo, kReadsBehindUpdate };  // one that reads w late
+OpGraph small_step(Late late = Late::kNobody) {
   OpGraphBuilder builder("small");
   const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
   builder.add_output(w, Bytes(10));
@@ -51,6 +53,12 @@ OpGraph small_step() {
   for (const OpId reader : {m, b}) builder.connect(*builder.output(f, 0), reader);
   builder.connect(*builder.output(m, 0), b);
   builder.connect(*builder.output(b, 0), u);
+  if (late != Late::kNobody) {
+    const OpId reader = builder.add_operator({.name = "late", .per_step = true});
+    builder.set_time(reader, "gpu", Time(3));
+    builder.connect(*builder.output(w, 0), reader);
+    if (late == Late::kReadsBehindUpdate) builder.add_control_edge(u, reader);
+  }
   return std::move(builder).build();
 }
 
@@ -162,6 +170,24 @@ TEST_CASE("residency: a streamed update, time and memory by hand") {
   wrong.away[0].fetches[1].readers = {op_named(graph, "b")};
   CHECK(refusal(graph, wrong) == "operator 'u' is not on the store: it has to fetch 'w', which is");
   CHECK_FALSE(check_residency(graph, step, cluster.spec(), wrong).empty());
+}
+
+TEST_CASE("residency: no variable is on the store that is read behind its update") {
+  const OpGraph too = small_step(Late::kReadsToo), behind = small_step(Late::kReadsBehindUpdate);
+  const Cluster cluster = gpu_and_host(Bytes(40), Bytes(1000));
+  for (const auto& of : {streamed, all_away}) {
+    const OpGraph step = residing(too, of(too));
+    CHECK(check_residency(too, step, cluster.spec(), of(too)).empty());
+    CHECK(refusal(behind, of(behind)) ==
+          "operator 'w' may not be on the store: 'late' reads it and waits for an update of it, so "
+          "it may find the old or the new value");
+    const auto faults = check_residency(behind, step, cluster.spec(), of(behind));
+    CHECK(std::ranges::find(faults,
+                            "residency: operator 'late' reads 'w' on the store behind an update of "
+                            "it: the old or the new value") != faults.end());
+  }
+  CHECK(units_for_store(CostModel(too, cluster), too, DeviceId(1)).size() == 1);
+  CHECK(units_for_store(CostModel(behind, cluster), behind, DeviceId(1)).empty());
 }
 
 TEST_CASE("residency: what may not be away is refused in a line") {

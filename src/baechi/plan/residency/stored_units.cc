@@ -44,8 +44,10 @@ std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph&
   IdVector<OpId, bool> may(graph.num_ops());
   for (const OpId op : graph.ops()) {
     const bool update = is_update(step, op);
-    may[op] =
-        costs.may_run(op, store) && (graph[op].variable ? !costs.pin(op).has_value() : update);
+    may[op] = costs.may_run(op, store) &&
+              (graph[op].variable
+                   ? !costs.pin(op).has_value() && !reader_behind_update(step, op).has_value()
+                   : update);
     if (!update) continue;
     for (const Edge& edge : graph.in_edges(op))
       if (edge.tensor.has_value() && graph[edge.from].variable)
