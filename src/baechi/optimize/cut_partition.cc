@@ -232,7 +232,7 @@ std::optional<DeviceCut> DeviceCuts::cut(const CutOptions& options) const {
     DeviceCut best = fastest_that_fits(costs_, placements);
     if (!nearest.has_value() || best.over < nearest->over) nearest = std::move(best);
     work += work_of_one(costs_);
-    if (nearest->over == Bytes(0)) break;
+    if (nearest->over == Bytes(0) || work >= options.work) break;
   }
   nearest->work = work;
   return nearest;

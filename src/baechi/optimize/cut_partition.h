@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct CutOptions {
   std::vector<double> memory_shares = {0.92, 0.8, 1.0};
   std::size_t tries = 7;  // random starts per slack, on the coarsest graph
   std::uint64_t seed = 1;
+  // The next memory share is tried as long as those before took less, in simulated operators.
+  std::int64_t work = std::numeric_limits<std::int64_t>::max();
 };
 
 struct DeviceCut {

@@ -25,6 +25,7 @@ PortfolioResult run_all(const CostModel& costs, const Units& units, const Given&
     const std::vector<const PlacerEntry*> placers = placers_of(request.method);
     if (repairs_only) portfolio.search_for_none();
     for (const PlacerEntry* placer : placers) portfolio.place(*placer);
+    portfolio.repair();
     if (given.canonical == nullptr) portfolio.place_others();
     if (request.budget.none() && portfolio.has_plan()) {
       portfolio.leave_out("a search");

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <utility>
 
 #include "baechi/cost/needed_devices.h"
@@ -49,6 +48,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
   }
   OptimizeOptions optimize = request.optimize;
   optimize.cancel = request.place.cancel;
+  if (!request.paper) optimize.coplacement.cut.work = most_work_of_cut(request, costs.graph());
   shrunk_ = std::make_unique<Shrunk>(costs, optimize);
   spent_ += work_of_optimizer(costs);
   result_.passes = shrunk_->optimized.passes;
@@ -56,39 +56,10 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
 
 void PortfolioRun::place_alone(const PlacerEntry& placer) {
   search_for_none();
-  last_resort_.care = std::numeric_limits<std::int64_t>::max();
+  last_resort_.care = last_resort_.repairs = LastResort::kAny;
   try_placer(placer, request_.place);
+  repair();
   if (!placer.baseline && !is_settled()) find_any_plan(result_.attempts.front());
-}
-
-void PortfolioRun::find_any_plan(Attempt& attempt) {
-  const CancelFlag* const cancel = request_.place.cancel;
-  const Problem problem = this->problem();
-  const auto search = [&](const CostModel& costs, const CanonicalCosts* canonical) {
-    LastResort resort = new_resort();
-    search_any_fit(costs, Units(costs), cancel, resort);
-    for (std::string& name : resort.fallbacks)
-      if (std::ranges::find(attempt.fallbacks, name) == attempt.fallbacks.end())
-        attempt.fallbacks.push_back(std::move(name));
-    if (resort.placed.has_value() &&
-        offer_placement(problem,
-                        canonical != nullptr ? canonical->to_given(*resort.placed) : *resort.placed,
-                        attempt))
-      attempt.reason.clear();
-    return resort;
-  };
-  if (is_planned() && costs_.graph().num_ops() <= kMostCanonicalOps) {
-    const CanonicalCosts canonical(costs_);
-    const LastResort resort = search(canonical.costs(), &canonical);
-    // Queues may make another plan of it: then the answer is about other numbers.
-    const bool is_told = resort.placed.has_value() || resort.proved;
-    if (attempt.placed.has_value() || !is_told) return;
-    if (costs_.cluster().communication() == CommunicationMode::kParallel) {
-      attempt.proved = resort.proved;
-      return;
-    }
-  }
-  attempt.proved = search(costs_, nullptr).proved;
 }
 
 void PortfolioRun::place(const PlacerEntry& placer) {
@@ -98,7 +69,9 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   const std::int64_t work = work_of(placer, costs_);
   const std::int64_t left = most_work_of_methods(request_, costs_.graph()) - charged_;
   const bool is_cheap = !request_.budget.none() && placer.work_of_node == 1;
-  const bool is_short = !is_cheap && (has_plan() || last_resort_.searched) && work > left;
+  const bool is_dear = !is_cheap && work > left;
+  if (is_dear && !has_plan()) repair();
+  const bool is_short = is_dear && (has_plan() || last_resort_.searched);
   // It tries one number of devices after the other.
   if (is_short && (placer.place != place_partition || left < work / kLeastPart)) {
     left_out_.emplace_back(placer.name);
@@ -110,6 +83,7 @@ void PortfolioRun::place(const PlacerEntry& placer) {
   options.cut_short = &cut_short;
   options.partition_work = std::max(left, work / kLeastPart);
   try_placer(placer, options);
+  if (costs_.graph().num_ops() <= kSmallGraph) repair();
   if (cut_short) left_out_.push_back(std::string(placer.name) + " on more devices");
 }
 
@@ -117,42 +91,37 @@ void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& opt
   if (placer.needs_expert && request_.place.expert == nullptr) return;
   if (std::ranges::any_of(result_.attempts, &Attempt::proved))
     return;  // every placement was tried already
-  Attempt optimized = attempt(problem(), placer, options);
-  const bool was_as_given = optimized.placed.has_value() && !optimized.optimized;
-  if (!placer.optimizable || shrunk_ == nullptr || request_.paper || was_as_given)
+  Attempt optimized = own_choices(problem(), placer, options);
+  if (!optimized.optimized || !optimized.placed.has_value() || request_.paper)
     return keep(std::move(optimized));
-  // Fewer operators to place is no promise of a shorter step: keep the better plan. A search for
-  // one that fits has to be worth its part of the budget.
-  const bool failed = !optimized.placed.has_value();
-  Attempt plain = attempt({.costs = costs_,
-                           .units = units_,
-                           .last_resort = &last_resort_,
-                           .order = request_.place.order,
-                           .fits = has_plan() || optimized.placed.has_value(),
-                           .searched = failed,
-                           .known = given_.known,
-                           .failed = failed ? &optimized : nullptr},
-                          placer, options);
-  optimized.misfit_as_given.reset();
+  // Fewer operators to place is no promise of a shorter step: keep the better plan.
+  Attempt plain = own_choices({.costs = costs_,
+                               .units = units_,
+                               .last_resort = &last_resort_,
+                               .order = request_.place.order,
+                               .fits = true,
+                               .known = given_.known},
+                              placer, options);
   optimized.nanoseconds += plain.nanoseconds;
-  if (!plain.placed.has_value() ||
-      (optimized.placed.has_value() && optimized.makespan <= plain.makespan)) {
+  if (!plain.placed.has_value() || optimized.makespan <= plain.makespan) {
     note_optimized(optimized);
     return keep(std::move(optimized));
   }
   plain.nanoseconds = optimized.nanoseconds;
-  if (optimized.placed.has_value())
-    result_.notes.push_back(std::string(placer.name) +
-                            ": the plan of the unoptimised graph was better and replaced the "
-                            "optimised one");
+  result_.notes.push_back(
+      std::string(placer.name) +
+      ": the plan of the unoptimised graph was better and replaced the optimised one");
   keep(std::move(plain));
 }
 
 void PortfolioRun::place_others() {
-  for (const PlacerEntry& placer : all_placers())
-    if (!placer.proves && !has_plan() &&
-        std::ranges::find(result_.attempts, &placer, &Attempt::placer) == result_.attempts.end())
-      try_placer(placer, request_.place);
+  for (const PlacerEntry& placer : all_placers()) {
+    if (placer.proves || has_plan() ||
+        std::ranges::find(result_.attempts, &placer, &Attempt::placer) != result_.attempts.end())
+      continue;
+    try_placer(placer, request_.place);
+    repair();
+  }
 }
 
 bool PortfolioRun::are_few_and_unequal() const {
@@ -305,18 +274,6 @@ bool PortfolioRun::by_proof(const Attempt& attempt) {
 void PortfolioRun::keep(Attempt attempt) {
   if (attempt.placed.has_value()) tell(request_, attempt.makespan, attempt.method);
   result_.attempts.push_back(std::move(attempt));
-}
-
-LastResort PortfolioRun::new_resort() const {
-  std::int64_t care = most_work_of_methods(request_, costs_.graph());
-  for (const PlacerEntry* placer : placers_of(request_.method))
-    if (const std::int64_t work = work_of(*placer, costs_); work <= care) care -= work;
-  return {.work = request_.budget_to_fit.has_value()
-                      ? request_.budget_to_fit->replays()
-                      : work_for_fit(costs_.graph(), request_.budget),
-          .care = care,
-          .seed = request_.place.seed,
-          .order = request_.place.order};
 }
 
 bool PortfolioRun::is_settled() const {

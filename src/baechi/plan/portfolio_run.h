@@ -52,6 +52,9 @@ class PortfolioRun {
   // Unless the budget is too short for it and something fits.
   void place(const PlacerEntry& placer);
 
+  // Plans that lack memory, the shortest first; on larger graphs after all methods' own choices, which
+  // may be enough.
+  void repair();
   // Those that were not tried, where none has a plan: each may have one by its name.
   void place_others();
   // Fall-backs are repairs alone.
@@ -113,6 +116,7 @@ class PortfolioRun {
   std::optional<PlacedGraph> exact_plan_;  // of the exact search, which numbers as given
   std::vector<SearchPart> searched_;
   std::optional<Attempt> on_faster_;  // the best without slower devices
+  std::size_t repaired_ = 0;          // of the attempts
   std::int64_t charged_ = 0;          // for the methods, in simulated operators
   std::int64_t spent_ = 0;            // beside them and the search
   std::vector<std::string> left_out_;

@@ -30,6 +30,16 @@ std::vector<PlacedGraph> expansions(const Problem& problem, const PlacedGraph& s
   return result;
 }
 
+std::int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
+  const auto time = std::chrono::steady_clock::now() - begin;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
+void note_fallback(const std::string& name, Attempt& attempt) {
+  if (std::ranges::find(attempt.fallbacks, name) == attempt.fallbacks.end())
+    attempt.fallbacks.push_back(name);
+}
+
 // The first candidate that runs over, if one does, and where.
 struct Misfit {
   PlacedGraph placed;
@@ -61,6 +71,11 @@ bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt&
   return better;
 }
 
+// Where something fits, further tries are worth what methods and searches may take for them.
+bool may_go_on(const Problem& problem) {
+  return !problem.fits || problem.last_resort == nullptr || problem.last_resort->care > 0;
+}
+
 class PlacerAttempt {
  public:
   PlacerAttempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options,
@@ -68,11 +83,6 @@ class PlacerAttempt {
       : problem_(problem), placer_(placer), options_(options), attempt_(attempt) {}
 
   void run() {
-    if (problem_.failed != nullptr) {
-      note_care();
-      start_ = problem_.failed->misfit_as_given;
-      return search();
-    }
     const bool shrink = problem_.shrunk != nullptr && placer_.optimizable;
     if (place(shrink, {}) || placer_.baseline || problem_.paper) return;
     if (place_carefully(shrink)) return;
@@ -80,17 +90,12 @@ class PlacerAttempt {
     if (shrink) {
       fall_back("unoptimized");
       as_given_ = true;
-      if (place(false, {}) || place_carefully(false)) return;
+      if (!place(false, {})) place_carefully(false);
     }
-    if (problem_.searched) search();
   }
 
  private:
-  void fall_back(const char* name) {
-    const std::vector<std::string>& known = attempt_.fallbacks;
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      attempt_.fallbacks.emplace_back(name);
-  }
+  void fall_back(const char* name) { note_fallback(name, attempt_); }
 
   // How a list scheduler looks after memory.
   struct Care {
@@ -98,20 +103,15 @@ class PlacerAttempt {
     double headroom = 0;
   };
 
-  void note_care() {
-    if (placer_.list_scheduler) fall_back("headroom");
-    fall_back("reserve");
-  }
-
   bool place_carefully(bool shrink) {
     if (placer_.list_scheduler) {
       fall_back("headroom");
       for (const double headroom : kHeadrooms) {
-        if (!may_go_on()) return false;
+        if (!may_go_on(problem_)) return false;
         if (place(shrink, {.headroom = headroom})) return true;
       }
     }
-    if (!may_go_on()) return false;
+    if (!may_go_on(problem_)) return false;
     fall_back("reserve");
     return place(shrink, {.memory = MemoryPolicy::kReserve});
   }
@@ -186,9 +186,8 @@ class PlacerAttempt {
     if (misfit.has_value()) {
       if (attempt_.reason.empty() && !attempt_.placed.has_value())
         note_overflow(misfit->trace, misfit->overflow);
-      if (as_given_ && !attempt_.misfit_as_given.has_value())
-        attempt_.misfit_as_given = misfit->placed;
-      if (!start_.has_value()) start_ = std::move(misfit->placed);
+      auto& first = as_given_ ? attempt_.misfit_as_given : attempt_.misfit_plan;
+      if (!first.has_value()) first = {std::move(misfit->placed), misfit->trace.schedule.makespan};
     }
     return false;
   }
@@ -211,54 +210,30 @@ class PlacerAttempt {
     if (device.peak_op.has_value()) attempt_.misfit = DoesNotFit{*device.peak_op, overflow.over};
   }
 
-  // Where something fits, further tries are worth what methods may take, and half of what a search may.
-  bool may_go_on() const {
-    const LastResort* const resort = problem_.last_resort;
-    return !problem_.fits || resort == nullptr || resort->care > -resort->work / 2;
-  }
-
-  void search() {
-    attempt_.optimized = false;
-    LastResort own{.order = problem_.order};
-    LastResort& resort = problem_.last_resort != nullptr ? *problem_.last_resort : own;
-    FitSearch search(problem_.costs, problem_.units,
-                     {.simulated_ops = work_to_repair(resort.work),
-                      .order = problem_.order,
-                      .cancel = options_.cancel});
-    fall_back("repair");
-    std::optional<PlacedGraph> found = search.repair(start_.has_value() ? *start_ : anywhere());
-    resort.spent += search.work();
-    if (found.has_value() && offer({*std::move(found)})) return;
-    search_any_fit(problem_.costs, problem_.units, options_.cancel, resort);
-    for (const std::string& name : resort.fallbacks) fall_back(name.c_str());
-    if (resort.placed.has_value()) offer({*resort.placed});
-    attempt_.proved = resort.proved;
-  }
-
-  // Whatever else is tried: so that a method by its name has what it has among others.
-  std::int64_t work_to_repair(std::int64_t work) const {
-    constexpr std::int64_t kLeastReplays = 300, kReplaysOfMore = 60;
-    const std::int64_t replay = replay_cost(problem_.costs.graph());
-    if (!may_go_on()) return std::min(work, kReplaysOfMore * replay);
-    return std::max(work / 16, std::min(work, kLeastReplays * replay));
-  }
-
-  // A start for repair when the placer gave none: everything where it may run, memory ignored.
-  PlacedGraph anywhere() const {
-    PlacedGraph placed{Placement(problem_.costs.graph().num_ops(), DeviceId(0)), std::nullopt};
-    for (const UnitId unit : problem_.units.keys())
-      for (const OpId op : problem_.units[unit].ops)
-        placed.device[op] = problem_.units[unit].devices.front();
-    return placed;
-  }
-
   const Problem& problem_;
   const PlacerEntry& placer_;
   const PlaceOptions& options_;
   Attempt& attempt_;
-  std::optional<PlacedGraph> start_;
   bool as_given_ = false;  // what is tried now, after the optimised graph
 };
+
+// Whatever else is tried: so that a method by its name has what it has among others.
+std::int64_t work_to_repair(const Problem& problem, std::int64_t work) {
+  constexpr std::int64_t kLeastReplays = 300;
+  const std::int64_t replay = replay_cost(problem.costs.graph());
+  const std::int64_t all = std::max(work / 16, std::min(work, kLeastReplays * replay));
+  if (!problem.fits || problem.last_resort == nullptr) return all;
+  return std::clamp<std::int64_t>(problem.last_resort->repairs, 0, all);
+}
+
+// A start for repair when the placer gave none: everything where it may run, memory ignored.
+PlacedGraph anywhere(const Problem& problem) {
+  PlacedGraph placed{Placement(problem.costs.graph().num_ops(), DeviceId(0)), std::nullopt};
+  for (const UnitId unit : problem.units.keys())
+    for (const OpId op : problem.units[unit].ops)
+      placed.device[op] = problem.units[unit].devices.front();
+  return placed;
+}
 
 }  // namespace
 
@@ -272,15 +247,55 @@ std::int64_t work_of(const PlacerEntry& placer, const CostModel& costs) {
 Shrunk::Shrunk(const CostModel& original, const OptimizeOptions& options)
     : optimized(optimize(original, options)), costs(optimized.graph, original.cluster()) {}
 
-Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options) {
+Attempt own_choices(const Problem& problem, const PlacerEntry& placer,
+                    const PlaceOptions& options) {
   Attempt attempt;
   attempt.method = std::string(placer.name);
   attempt.placer = &placer;
   const auto begin = std::chrono::steady_clock::now();
   PlacerAttempt(problem, placer, options, attempt).run();
-  attempt.nanoseconds =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
-          .count();
+  attempt.nanoseconds = nanoseconds_since(begin);
+  return attempt;
+}
+
+void repair(const Problem& problem, const CancelFlag* cancel, Attempt& attempt) {
+  attempt.optimized = false;
+  const auto begin = std::chrono::steady_clock::now();
+  LastResort own{.order = problem.order};
+  LastResort& resort = problem.last_resort != nullptr ? *problem.last_resort : own;
+  const bool has_as_given = attempt.misfit_as_given.has_value();
+  std::vector<PlacedGraph> starts;
+  for (std::optional<Attempt::Misfit>* misfit : {&attempt.misfit_plan, &attempt.misfit_as_given})
+    if (misfit->has_value()) starts.push_back(std::exchange(*misfit, std::nullopt)->placed);
+  const bool was_shrunk = problem.shrunk != nullptr && attempt.placer->optimizable;
+  if (starts.empty() || (was_shrunk && !has_as_given)) starts.push_back(anywhere(problem));
+  note_fallback("repair", attempt);
+  for (const PlacedGraph& start : starts) {
+    const std::int64_t work = work_to_repair(problem, resort.work);
+    if (work < replay_cost(problem.costs.graph())) break;
+    FitSearch search(problem.costs, problem.units,
+                     {.simulated_ops = work, .order = problem.order, .cancel = cancel});
+    std::optional<PlacedGraph> found = search.repair(start);
+    resort.spent += search.work();
+    if (problem.fits) resort.repairs -= search.work();
+    if (found.has_value()) offer(problem, {*std::move(found)}, attempt);
+    if (attempt.placed.has_value()) break;
+    search_any_fit(problem.costs, problem.units, cancel, resort);
+    for (const std::string& name : resort.fallbacks) note_fallback(name, attempt);
+    if (resort.placed.has_value()) offer(problem, {*resort.placed}, attempt);
+    if (attempt.placed.has_value()) break;
+  }
+  attempt.proved = resort.proved;
+  if (attempt.placed.has_value()) {
+    attempt.reason.clear();
+    attempt.misfit.reset();
+  }
+  attempt.nanoseconds += nanoseconds_since(begin);
+}
+
+Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options) {
+  Attempt attempt = own_choices(problem, placer, options);
+  if (attempt.may_be_repaired() && !problem.paper) repair(problem, options.cancel, attempt);
   return attempt;
 }
 

@@ -33,8 +33,6 @@ struct Shrunk {
 // Plans that are known beforehand: what each placer makes of the graph as it is.
 using KnownPlans = std::vector<std::pair<Placer, PlacedGraph>>;
 
-struct Attempt;
-
 // What an attempt works on. All refer to one graph on one cluster and must outlive it.
 struct Problem {
   const CostModel& costs;
@@ -42,13 +40,9 @@ struct Problem {
   const Shrunk* shrunk = nullptr;     // absent: methods place the graph as it is
   LastResort* last_resort = nullptr;  // absent: one of its own
   ExecutionOrder order = ExecutionOrder::kPlanned;
-  bool fits = false;     // some plan does: others are worth no more than methods may take
-  bool searched = true;  // for any plan that fits, when the method's own choices do not
-  bool paper = false;    // one try, in the order in which operators become ready, and no fall-backs
+  bool fits = false;   // some plan does: others are worth no more than methods may take
+  bool paper = false;  // one try, in the order in which operators become ready, and no fall-backs
   const KnownPlans* known = nullptr;  // of these costs, with the options that methods start with
-  // The same method's attempt on the optimised graph that ended with nothing: what it tried of the
-  // graph as it is, is not tried again.
-  const Attempt* failed = nullptr;
 };
 
 // About what a placer takes, in simulated operators.
@@ -64,20 +58,33 @@ struct Attempt {
   IdVector<DeviceId, Bytes> peaks;      // of `placed`
   std::int64_t nanoseconds = 0;         // wall time the attempt took; never part of a result
   std::vector<std::string> fallbacks;
-  std::optional<DoesNotFit> misfit;            // where the method's own choices ran out of room
-  std::string reason;                          // when there is no placement
-  bool proved = false;                         // all placements were tried
-  std::optional<PlacedGraph> misfit_as_given;  // the first on the graph as it is that had no room
+  std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
+  std::string reason;                // when there is no placement
+  bool proved = false;               // all placements were tried
+  // Until they are repaired: the first that had no room, and that of the graph as it is, which comes
+  // after the optimised one.
+  struct Misfit {
+    PlacedGraph placed;
+    Time makespan;
+  };
+  std::optional<Misfit> misfit_plan = {}, misfit_as_given = {};
+
+  bool may_be_repaired() const { return !placed.has_value() && !placer->baseline; }
 };
 
 // Runs `placer`, on the optimised graph when there is one and the placer is one of the paper's.
 // When its plan does not fit (and it is no baseline), falls back in this order: "headroom" keeps
 // part of each device for operators that can go nowhere else (list schedulers), "reserve" sets
 // memory aside for every output, "cut" takes the optimizer's cut in the order in which it fits
-// (list schedulers), "unoptimized" places the graph as it is, "repair" moves operators off the devices
-// that run over; then, once for all methods, "packing" places by memory alone,
-// "reordering" walks over placements and orders together, and "enumeration" rules out or finds
-// (graphs that `exact` takes only).
+// (list schedulers), "unoptimized" places the graph as it is.
+Attempt own_choices(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
+
+// Of one that ended with nothing: "repair" moves operators off the devices that run over; then,
+// once for all methods, "packing" places by memory alone, "reordering" walks over placements and
+// orders together, and "enumeration" rules out or finds (graphs that `exact` takes only).
+void repair(const Problem& problem, const CancelFlag* cancel, Attempt& attempt);
+
+// Both, but for baselines.
 Attempt attempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options);
 
 // Takes the placement if it fits and is faster than what `attempt` has. True if so.

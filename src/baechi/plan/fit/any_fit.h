@@ -22,7 +22,9 @@ namespace baechi {
 // the fall-backs that do not depend on the method.
 struct LastResort {
   std::int64_t work = 5'000'000;  // for any plan that fits, in simulated operators
-  std::int64_t care = std::numeric_limits<std::int64_t>::max();  // for methods' further tries
+  // Where something fits: for methods' further tries, and for repairs of what they ended with.
+  static constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  std::int64_t care = kAny, repairs = kAny;
   std::uint64_t seed = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;
   std::int64_t spent = 0;  // by all of them

@@ -45,6 +45,8 @@ struct Share {
   static constexpr double kTidy = 0.05;       // beside them: making a plan of fewer pieces
   static constexpr double kRest = 1;          // all of it
   static constexpr double kMethods = 0.4;     // of the whole: methods, beside what they have anyway
+  static constexpr double kCare = 0.5;        // of the whole: where something fits, further tries,
+  static constexpr double kRepairs = 0.15;    // and repairs of what lacks memory,
   static constexpr double kAdvice = 0.5;      // of the whole: looking for what would fit,
   static constexpr double kAdviceAtOnce = 1;  // where no plan was looked for,
   static constexpr double kOtherClusters = 0.7;  // of that, for steps of micro-batches,

@@ -26,6 +26,11 @@ std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& gra
   return work_of_methods(graph) + request.budget.part(Share::kMethods).replays();
 }
 
+std::int64_t most_work_of_cut(const PlanRequest& request, const OpGraph& graph) {
+  constexpr std::int64_t kPart = 8;
+  return work_of_methods(graph) / kPart + request.budget.part(Share::kMethods).replays();
+}
+
 Spending::Spending(const PlanRequest& request, const LastResort& fallbacks)
     : request_(request), fallbacks_(&fallbacks), all_(request.budget) {}
 

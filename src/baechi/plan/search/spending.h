@@ -22,6 +22,8 @@ namespace baechi {
 std::int64_t work_of_optimizer(const CostModel& costs);
 std::int64_t work_of_methods(const OpGraph& graph);
 std::int64_t most_work_of_methods(const PlanRequest& request, const OpGraph& graph);
+// In which the optimizer begins another cut.
+std::int64_t most_work_of_cut(const PlanRequest& request, const OpGraph& graph);
 
 class Spending {
  public:

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "baechi/graph/op_graph_builder.h"
+#include "baechi/place/placer.h"
+#include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
 #include "baechi/schedule/execution_order.h"
 #include "unit/graphs.h"
@@ -68,6 +70,23 @@ TEST_CASE("repair: many devices are relieved at once") {
   CHECK(search.repair({Placement(kPieces, kFirst), std::nullopt}).has_value());
 }
 
+// Of the first device's peak, the longest temporary one at a time can be taken off, and the next is
+// hardly smaller.
+TEST_CASE("repair: where many steps would be needed, it gives up") {
+  constexpr std::int64_t kPieces = 900, kReplays = 100;
+  std::vector<Piece> all;
+  for (std::int64_t i = 0; i < kPieces; ++i) all.push_back({.temporary = 2'000 - i});
+  std::vector<Device> many = {device("small", "gpu", 1'500)};
+  for (const char* name : {"a", "b", "c", "d"}) many.push_back(device(name, "gpu", 2'000));
+  const OpGraph graph = pieces(all);
+  const Cluster cluster = devices(many);
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  FitSearch search(costs, units, {.simulated_ops = 2 * kReplays * kPieces});
+  CHECK_FALSE(search.repair({Placement(all.size(), kFirst), std::nullopt}).has_value());
+  CHECK(search.work() < kReplays * kPieces);
+}
+
 TEST_CASE("repair: nothing moves to a device that may not run it, and nobody makes room for it") {
   const Cluster cluster =
       devices({device("c", "cpu", 10), device("a", "gpu", 10), device("b", "gpu", 10)});
@@ -119,6 +138,44 @@ TEST_CASE("repair: an operator's share counts what it takes at the moment it sta
     REQUIRE(found.has_value());
     CHECK((*found)[OpId(1)] == kSecond);
   }
+}
+
+// An operator that no device has room for: each of a list scheduler's further tries ends so.
+TEST_CASE("attempts: where something fits, further tries and repairs end with what they may take") {
+  const OpGraph graph = pieces({{.permanent = 11}, {.permanent = 6}, {.permanent = 6}});
+  const Cluster cluster = devices({device("a", "gpu", 10), device("b", "gpu", 10)});
+  const CostModel costs(graph, cluster);
+  const Units units(costs);
+  const PlacerEntry& placer = find_placer("m-etf");
+  const auto tried = [&](bool fits, std::int64_t care) {
+    LastResort resort{.care = care};
+    const Attempt tried = own_choices(
+        {.costs = costs, .units = units, .last_resort = &resort, .fits = fits}, placer, {});
+    CHECK_FALSE(tried.placed.has_value());
+    return care - resort.care;
+  };
+  const std::int64_t all = tried(false, 0), one = work_of(placer, costs);
+  CHECK(all > one);
+  CHECK(tried(true, 0) == 0);
+  CHECK(tried(true, 1) == one);
+  CHECK(tried(true, all) == all);
+
+  const OpGraph two = pieces({{.permanent = 6}, {.permanent = 6}});
+  const CostModel costs_of_two(two, cluster);
+  const Units units_of_two(costs_of_two);
+  const auto repaired = [&](bool fits, std::int64_t work) {
+    LastResort resort{.repairs = work};
+    Attempt attempt;
+    attempt.placer = &placer;
+    attempt.misfit_plan = {{Placement(2, kFirst), std::nullopt}, Time(20)};
+    repair({.costs = costs_of_two, .units = units_of_two, .last_resort = &resort, .fits = fits},
+           nullptr, attempt);
+    CHECK(attempt.placed.has_value() == (resort.spent > 0));
+    return attempt.placed.has_value();
+  };
+  CHECK(repaired(false, 0));
+  CHECK(repaired(true, LastResort::kAny));
+  CHECK_FALSE(repaired(true, 0));
 }
 
 // Four operators on a CPU and two GPUs, found by a user: memory so tight that repair is needed.
