@@ -125,6 +125,29 @@ def test_a_replay_reads_weights_and_batches_as_they_are_now(
     assert all(map(torch.equal, batches, before))
 
 
+def test_weights_are_read_where_they_lie(
+    models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch, which lay in one place twice, comes to lie elsewhere."""
+    copied: list[int] = []
+    real = Replay._captured
+
+    def noted(self: Replay, *given: Any) -> bool:
+        found = real(self, *given)
+        copied.append(sum(self._is_own))
+        return found
+
+    monkeypatch.setattr(Replay, "_captured", noted)
+    model, plain = models
+    placed = place(model, "1x1GiB")
+    batches = [rows(i).to("sim:0") for i in range(3)]
+    with torch.no_grad():
+        for i in (0, 0, 0, 1, 2):
+            assert close(model(batches[i]), plain(rows(i)))
+    assert copied == [0, 1]
+    placed.restore()
+
+
 def test_a_replayed_step_costs_the_host_less_than_half() -> None:
     clock: dict[str, Any] = {"asynchronous": False, "clock": "virtual", "host_call": "10us"}
     taken = []

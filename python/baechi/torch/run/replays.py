@@ -70,7 +70,9 @@ class Replay(Region):
                 return (*self._plain(*values), None)
         elif not self._fill(values, at):
             self._graph_run, self._results = None, ()
-            if not self._captured(values, [0] * len(at)):
+            stay = zip(self._static, self._is_own, at, strict=True)
+            stays = [not own and static.data_ptr() == where for static, own, where in stay]
+            if not self._captured(values, [at[i] if stays[i] else 0 for i in range(len(at))]):
                 return (*self._plain(*values), None)
         self._graph_run.replay()
         found = list(self._results)
