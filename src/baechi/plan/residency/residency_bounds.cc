@@ -281,7 +281,7 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
     add("traffic", corners[1]);
   }
   add("updates and traffic", heaviest(corners, bound));
-  std::erase_if(bounds, [](const NamedBound& bound) { return bound.value == Time(0); });
+  std::erase_if(bounds, [](const NamedBound& one) { return one.value == Time(0); });
 }
 
 }  // namespace
