@@ -28,7 +28,7 @@ class StoreOrder {
     for (const OpId op : step.ops()) on_store_.push_back(device[op] == start.store);
   }
 
-  DeviceOrder order(bool first_come) {
+  DeviceOrder order(StoreRule rule) {
     DeviceOrder order(cluster_.num_devices());
     for (const DeviceId device : order.keys())
       for (const OpId op : start_.order[device]) {
@@ -38,16 +38,16 @@ class StoreOrder {
           if (edge.to.index() >= start_.slots.size() && !on_store_[edge.to])
             order[device].push_back(edge.to);  // the values that a streamed update has made
       }
-    IdVector<OpId, Time> ready = ready_by();
-    if (!first_come) one_after_the_other(ready);
+    IdVector<OpId, Time> ready = ready_by(rule.queues);
+    if (!rule.first_come) one_after_the_other(ready);
     order[start_.store] = store_order(order, ready);
     return order;
   }
 
  private:
   // When everything on the store can be done, by an estimate of when the rest runs, and when that starts.
-  IdVector<OpId, Time> ready_by() const {
-    const IdVector<TensorId, Time> there = arrivals();
+  IdVector<OpId, Time> ready_by(bool queues) const {
+    const IdVector<TensorId, Time> there = arrivals(queues);
     IdVector<OpId, Time> ready(step_.num_ops());
     for (const OpId op : step_.topological_order()) {
       if (step_[op].variable) continue;
@@ -76,8 +76,8 @@ class StoreOrder {
     return end;
   }
 
-  // On the store, what each device sends it one after the other; where they are made, all others.
-  IdVector<TensorId, Time> arrivals() const {
+  // On the store, what each device sends it, one after the other if it queues; where they are made, all others.
+  IdVector<TensorId, Time> arrivals(bool queues) const {
     IdVector<TensorId, Time> there(step_.num_tensors());
     std::vector<std::pair<Time, TensorId>> sent;
     for (const OpId op : step_.ops()) {
@@ -94,7 +94,7 @@ class StoreOrder {
     IdVector<DeviceId, Time> free(cluster_.num_devices());
     for (const auto& [made, tensor] : sent) {
       const DeviceId from = device_[step_.producer(tensor)];
-      free[from] = std::max(free[from], made) +
+      free[from] = (queues ? std::max(free[from], made) : made) +
                    cluster_.link(from, start_.store).transfer_time(step_.size(tensor));
       there[tensor] = free[from];
     }
@@ -167,7 +167,7 @@ void measure(const Cluster& cluster, ReplayedResidency& found) {
 }  // namespace
 
 ReplayedResidency replay(const ResidencyProblem& problem, ResidencyStart& start,
-                         Residency residency, bool first_come) {
+                         Residency residency, StoreRule rule) {
   const Cluster& cluster = problem.costs.cluster();
   const OpGraph step = residing(problem.step, residency);
   const CostModel costs(step, cluster);
@@ -179,7 +179,7 @@ ReplayedResidency replay(const ResidencyProblem& problem, ResidencyStart& start,
   for (std::size_t i = 0; i < streamed.size(); ++i)
     found.placed.device[OpId(step.num_ops() - 2 * (streamed.size() - i))] =
         start.device[streamed[i]];
-  found.placed.order = StoreOrder(problem, start, step, found.placed.device).order(first_come);
+  found.placed.order = StoreOrder(problem, start, step, found.placed.device).order(rule);
   found.residency = std::move(residency);
   Simulator simulator(costs);
   const StepSummary& summary = simulator.run(found.placed);

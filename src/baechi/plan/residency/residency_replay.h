@@ -25,10 +25,15 @@ struct ReplayedResidency {
   std::tuple<bool, Bytes, Time> rating() const { return {!fits, over, makespan}; }
 };
 
-// From then on the start says when operators ran. With `first_come`, no fetch goes before an update
-// that may begin earlier.
+// By what the store's order is made.
+struct StoreRule {
+  bool first_come = false;  // no fetch goes before an update that may begin earlier
+  bool queues = true;       // by the estimate, what a device sends waits for what it sent before
+};
+
+// From then on the start says when operators ran.
 ReplayedResidency replay(const ResidencyProblem& problem, ResidencyStart& start,
-                         Residency residency, bool first_come);
+                         Residency residency, StoreRule rule);
 
 // In an order that a file can tell, if it fits so.
 bool settle(const ResidencyProblem& problem, ReplayedResidency& found);

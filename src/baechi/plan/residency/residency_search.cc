@@ -25,11 +25,12 @@ constexpr int kExact = 2, kCorrections = 6;  // of replays that correct the acco
 constexpr double kClearly = 1.1;             // times what it is to beat
 
 std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
-  std::uint64_t digest = what.first_come ? 1 : 0;
+  std::uint64_t digest = what.rule.first_come ? 1 : 0;
   const auto add = [&](std::uint64_t value) {
     digest = (digest ^ (value + 1)) * 0x9E3779B97F4A7C15U;
     digest ^= digest >> 32U;
   };
+  add(what.rule.queues ? 1 : 0);
   add(what.start);
   add(static_cast<std::uint64_t>(what.order));
   for (const AwayTensor& away : residency.away) {
@@ -193,7 +194,7 @@ const ResidencySearch::Seen& ResidencySearch::replay_once(const ResidencyTry& wh
   Residency residency = choose_residency(problem_, start, units_, prefer);
   const auto [at, is_new] = seen_.try_emplace(digest_of(what, residency));
   if (is_new) {
-    ReplayedResidency found = replay(problem_, start, std::move(residency), what.first_come);
+    ReplayedResidency found = replay(problem_, start, std::move(residency), what.rule);
     work_.spent += static_cast<std::int64_t>(found.placed.device.size());
     at->second.peaks = found.peaks;
     at->second.rating = offer(std::move(found), what, start, memory);

@@ -43,8 +43,8 @@ struct ResidencyTry {
   StayFirst first = StayFirst::kSpread;
   double streams = 0.0;  // times what lets host and link end together
   StayFirst streams_first = StayFirst::kSpread;
-  bool first_come = false;  // no fetch goes before an update that may begin earlier
-  bool overtakes = false;   // as in ResidencyPrefer
+  StoreRule rule = {};
+  bool overtakes = false;  // as in ResidencyPrefer
   std::vector<GivenGap> given = {};
   std::vector<UnitPlace> places = {};
 };

@@ -196,7 +196,8 @@ class Planning {
     for (std::size_t start = 0; start < variant.starts.size(); ++start) {
       if (nothing_stays) {
         for (const bool first_come : {false, true})
-          variant.search->try_as({.start = start, .lead = 0, .first_come = first_come});
+          for (const bool queues : {true, false})
+            variant.search->try_as({.start = start, .lead = 0, .rule = {first_come, queues}});
         continue;
       }
       if (variant.search->best() != nullptr && pool.work.is_over()) break;
