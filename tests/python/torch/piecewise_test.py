@@ -93,6 +93,7 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
     "adamw": (AdamW, {"lr": 0.01}),
     "adam": (Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
     "one by one": (AdamW, {"lr": 0.01, "foreach": False}),
+    "fused": (AdamW, {"lr": 0.01, "fused": True}),
     "momentum": (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
     "plain": (SGD, {"lr": 0.1}),
     "adafactor": (Adafactor, {"lr": 0.01}),

@@ -56,6 +56,7 @@ def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
     about: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__, "kind": kind}
     about |= {"room": staticmethod(room), "kept": staticmethod(kept)}
     optimizer.__class__ = type(kind.__name__, (_Piecewise, kind), about)
+    vars(optimizer).pop("_step_supports_amp_scaling", None)  # kernels of one device scale gradients
     optimizer.__setstate__({})  # its hooks run once in a step
     return optimizer
 
@@ -71,14 +72,6 @@ class _Piecewise(Optimizer):
     def __reduce_ex__(self, _: Any) -> Any:
         """Elsewhere it is one of its own kind: no model is placed there."""
         return object.__new__, (self.kind,), self.__getstate__()
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Whether it scales gradients itself, which kernels of one device do."""
-        return False
-
-    @_step_supports_amp_scaling.setter
-    def _step_supports_amp_scaling(self, _: bool) -> None: ...
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Run one update of all weights."""
