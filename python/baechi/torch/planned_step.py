@@ -328,7 +328,7 @@ def graph_for(
         micro_batches=count,
         calls=asked.micro_batches is None,
         last_apart=_is_last_apart(asked),
-        by_pieces=_are_by_pieces(asked),
+        by_pieces=store_of(cluster) is not None and _are_by_pieces(asked),
     )
 
 

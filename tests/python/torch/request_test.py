@@ -126,9 +126,8 @@ def test_optimizers_are_named_or_given() -> None:
         (None, "none"),
     ):
         assert updates_of(given).name == name
-    placed = baechi.torch.place(
-        nn.Linear(4, 4), X, "2x1GiB", devices=["cpu"] * 2, optimizer=torch.optim.SGD
-    )
+    how: dict[str, Any] = {"optimizer": torch.optim.SGD, "updates": "pieces"}
+    placed = baechi.torch.place(nn.Linear(4, 4), X, "2x1GiB", devices=["cpu"] * 2, **how)
     placed.restore()
 
 

@@ -14,6 +14,7 @@ from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
 from baechi.torch.costs.measured import REPEATS, Clock, measure_updates, measured
 from baechi.torch.costs.roofline import estimated, flops_of
+from baechi.torch.graph.optimizers import updates_of
 from torch import nn
 
 import baechi
@@ -158,6 +159,10 @@ def test_updates_are_measured_by_the_optimizer_itself_else_by_what_they_move() -
 
     host = {"host": Counting(torch.device("cpu"))}
     measure_updates(costs, "SGD", made, [torch.float32], host)
+    on_cards = updates_of(torch.optim.Adam([nn.Parameter(weight)], capturable=True)).made
+    assert on_cards is not None
+    measure_updates(costs, "Adam", on_cards, [torch.float32], host)
+    assert not costs.knows_update("Adam", torch.float32, "host")
     assert steps == [FEW] * (REPEATS + 1) + [MANY] * (REPEATS + 1)
     assert costs.knows_update("SGD", torch.float32, "host")
     assert not costs.knows_update("SGD", torch.bfloat16, "host")

@@ -119,6 +119,8 @@ def _kept(cls: type, of_one: Made) -> list[float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = of_one(weight)
+            group = made.param_groups[0]  # by what an update runs is nothing to what it keeps
+            group.update(dict.fromkeys(group.keys() & {"fused", "capturable"}, False))
             made.step()
     except Exception as error:
         raise InputError(
