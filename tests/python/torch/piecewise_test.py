@@ -71,7 +71,7 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
 
 
 class Steady(Optimizer):
-    """Counts its steps in itself, and has one tensor of a weight's state under two names."""
+    """Counts its steps in itself, and gives tensors of a weight's state new and several names."""
 
     steps = 0
 
@@ -84,9 +84,12 @@ class Steady(Optimizer):
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]
                 if not state:
-                    state["sum"] = state["same"] = torch.zeros_like(p)
-                state["sum"].add_(p.grad)
-                p.data.add_(state["same"], alpha=-group["lr"] / self.steps)
+                    state["sum"] = state["same"] = state["now"] = torch.zeros_like(p)
+                    state["size"] = torch.zeros((), dtype=p.dtype, device=p.device)
+                state["before"], state["now"] = state["now"], p.grad.clone()
+                state["sum"].add_(state["now"] - 0.5 * state["before"])
+                rate = group["lr"] / self.steps / (1 + state["size"].add_(p.grad.norm()))
+                p.data.sub_(state["same"] * rate)
 
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -175,12 +175,13 @@ class _Run:
     def state_of(
         self, p: torch.Tensor, room: Callable[[torch.Tensor], torch.Tensor]
     ) -> dict[str, Any]:
-        """Return the state of a weight with other tensors for those that updates read there."""
+        """Return the state of a weight with other tensors for those that updates read there.
 
-        def there(tensor: torch.Tensor) -> torch.Tensor:
-            return room(tensor) if tensor.dim() or id(p) in self._counted else tensor
-
-        return {key: map_tensors(there, value) for key, value in self.state.get(p, {}).items()}
+        As for `load_state_dict` that is all but the number of steps, unless a kernel counts it.
+        """
+        stays = {"step"} if id(p) not in self._counted else {}
+        found = self.state.get(p, {}).items()
+        return {key: v if key in stays else map_tensors(room, v) for key, v in found}
 
     def has_state(self, p: torch.Tensor) -> bool:
         """Tell whether an update makes no new state."""
@@ -239,6 +240,7 @@ class _Lane:
         self._between: deque[Sequence[torch.Tensor]] = deque()
         self._here: deque[_Piece] = deque()
         self._leaving: deque[_Piece] = deque()
+        self._before: list[Any] = []
         self._comes, self._goes = torch.Stream(device), torch.Stream(device)
 
     def take(self, params: Sequence[torch.Tensor]) -> None:
@@ -310,6 +312,7 @@ class _Lane:
         computing = self._computing()
         computing.wait_event(piece.event)
         homes = [(p.data, p.grad, self._run.state.get(p)) for p in piece.params]
+        self._before.append(homes)  # copies of what the host lets go of may not have ended
         for p, there in zip(piece.params, piece.there, strict=True):
             _set(p, there.weight, there.gradient)
             self._run.state[p] = there.state
@@ -338,6 +341,7 @@ class _Lane:
         """Put a state to the host; return what it is there."""
         key = ""
         homes: dict[int, torch.Tensor] = {}
+        taken = {id(there.hosts.get(id(one))) for one in listed(state)}  # still by some name
 
         def put(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device != self.device:
@@ -345,10 +349,12 @@ class _Lane:
             if id(tensor) in homes:
                 return homes[id(tensor)]
             there.left.append(tensor)
-            host = there.hosts.get(id(tensor), before.get(key))
-            like = tensor.shape, tensor.dtype
+            host, like = there.hosts.get(id(tensor)), (tensor.shape, tensor.dtype)
+            if host is None and id(host := before.get(key)) in taken:
+                host = None
             if not isinstance(host, torch.Tensor) or (host.shape, host.dtype) != like:
                 host = torch.empty_like(tensor, device="cpu")
+            taken.add(id(host))
             homes[id(tensor)] = host
             return host.copy_(tensor, non_blocking=True)
 
