@@ -71,7 +71,7 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
 
 
 class Steady(Optimizer):
-    """Counts its steps in itself, and gives tensors of a weight's state new and several names."""
+    """Counts its steps in two places, and gives tensors of states new and several names."""
 
     steps = 0
 
@@ -80,6 +80,7 @@ class Steady(Optimizer):
 
     def step(self, closure: Any = None) -> None:  # noqa: ARG002 an optimizer's
         self.steps += 1
+        self.state["steps"] = self.state.get("steps", 0) + 1
         for group in self.param_groups:
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]
@@ -88,7 +89,8 @@ class Steady(Optimizer):
                     state["size"] = torch.zeros((), dtype=p.dtype, device=p.device)
                 state["before"], state["now"] = state["now"], p.grad.clone()
                 state["sum"].add_(state["now"] - 0.5 * state["before"])
-                rate = group["lr"] / self.steps / (1 + state["size"].add_(p.grad.norm()))
+                less = self.steps + self.state["steps"] + state["size"].add_(p.grad.norm())
+                rate = group["lr"] / less
                 p.data.sub_(state["same"] * rate)
 
 

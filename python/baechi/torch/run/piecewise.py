@@ -129,8 +129,8 @@ class _Run:
             for p in group["params"]
         }
         self._after: dict[int, dict[str, Any]] = {}
-        self._begun = _numbers(optimizer)
-        self._ended: dict[str, Any] | None = None
+        self._begun = self._numbers()
+        self._ended: list[dict[Any, Any]] = []
 
     def __call__(self, params: Iterable[torch.Tensor]) -> None:
         """Update weights, each with its gradient and state where it is now."""
@@ -141,10 +141,10 @@ class _Run:
                 parts[i] = {**self._options[i], "params": own}
         if not parts:
             return
-        for key in _numbers(self.optimizer):
-            delattr(self.optimizer, key)
-        for key, value in self._begun.items():
-            setattr(self.optimizer, key, value)
+        for place, now, begun in zip(self._places(), self._numbers(), self._begun, strict=True):
+            for key in now:
+                del place[key]
+            place.update(begun)
         self.optimizer.param_groups = [*parts.values()]
         try:
             self._step(self.optimizer)
@@ -153,11 +153,20 @@ class _Run:
         for i, group in parts.items():
             after = _options(group)
             self._check_alike(after, self._after.setdefault(i, after))
-        ended = _numbers(self.optimizer)
+        ended = self._numbers()
         self._ended = self._ended or ended
-        self._check_alike(ended, self._ended)
+        for now, others in zip(ended, self._ended, strict=True):
+            self._check_alike(now, others)
 
-    def _check_alike(self, after: Mapping[str, Any], others: Mapping[str, Any]) -> None:
+    def _places(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Return where an optimizer counts: in itself, and beside the state of weights."""
+        return self.optimizer.__dict__, self.state
+
+    def _numbers(self) -> list[dict[Any, Any]]:
+        kinds = int, float
+        return [{k: v for k, v in at.items() if isinstance(v, kinds)} for at in self._places()]
+
+    def _check_alike(self, after: Mapping[Any, Any], others: Mapping[Any, Any]) -> None:
         """Raise InputError if a piece has left something else than another one."""
         for key, value in after.items():
             if not isinstance(value, torch.Tensor) and value != others.get(key):
@@ -168,7 +177,7 @@ class _Run:
                 )
 
     @property
-    def state(self) -> dict[torch.Tensor, Any]:
+    def state(self) -> dict[Any, Any]:
         """What the optimizer keeps beside weights."""
         return self.optimizer.state
 
@@ -378,11 +387,6 @@ def _set(p: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor | None) -
     p.grad = None
     p.data = weight
     p.grad = gradient
-
-
-def _numbers(optimizer: Optimizer) -> dict[str, Any]:
-    """Return what an optimizer counts in itself."""
-    return {key: value for key, value in vars(optimizer).items() if isinstance(value, (int, float))}
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
