@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -224,7 +225,7 @@ def planned_in(
 def cluster_for(asked: Request) -> Cluster:
     """Return the cluster that is asked for, that of the plan, or what is here."""
     if asked.plan is not None:
-        if asked.cluster != "auto" and cluster_of(asked.cluster) != asked.plan.cluster:
+        if asked.cluster != "auto" and not _is_of(asked.plan, cluster_of(asked.cluster)):
             raise InputError(
                 "cluster: the plan was made for another one: leave cluster out, or plan anew"
             )
@@ -237,6 +238,14 @@ def cluster_for(asked: Request) -> Cluster:
     if store is not None and store + 1 < len(cluster):
         raise InputError(f"cluster: name {cluster.devices[store].name} behind all other devices")
     return cluster
+
+
+def _is_of(plan: Plan, cluster: Cluster) -> bool:
+    """Tell whether a plan is for a cluster, whose host time may have been measured for it."""
+    theirs, given = (json.loads(one.to_json()) for one in (plan.cluster, cluster))
+    if cluster.host_time_ns is None:
+        theirs.pop("host_time", None)
+    return bool(theirs == given)
 
 
 def _counts(asked: Request) -> list[int]:

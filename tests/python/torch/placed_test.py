@@ -56,7 +56,10 @@ def test_measured_costs_have_what_asking_takes() -> None:
             torch.accelerator.synchronize()
         assert sim.virtual_time() == pytest.approx(placed.plan.makespan_ns / 1e9, rel=0.03)
         placed.restore()
+        baechi.torch.place(model, rows(1), cluster, plan=placed.plan).restore()
         known = baechi.Cluster("2x1GiB", link=LINK, host_time="1us,2us")
+        with pytest.raises(baechi.InputError, match=r"^cluster: the plan was made for another"):
+            baechi.torch.place(model, rows(1), known, plan=placed.plan)
         assert place(model, rows(1), known, **how).plan.cluster.host_time_ns == (1000, 2000)
 
 
