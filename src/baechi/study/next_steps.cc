@@ -61,6 +61,7 @@ std::vector<ScenarioOutcome> next_steps(const GraphSizes& sizes, const Plan& pla
   request.search.place.cancel = cancel;
   request.search.bounds = false;
   request.micro_batches = {plan.micro_batches};
+  if (!plan.recomputed.empty()) request.recompute = Recompute::kAuto;
   if (const auto samples = samples_of_step(sizes, request, plan.micro_batches)) {
     StepRequest other = request;
     other.mini_batch = samples;

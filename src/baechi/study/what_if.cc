@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "baechi/base/assert.h"
 #include "baechi/base/error.h"
 #include "baechi/base/number_too_large.h"
 #include "baechi/cost/device_presets.h"
@@ -155,6 +156,7 @@ class Standard {
 // when an operator cannot run on the device of that name. `step` is of as many micro-batches.
 std::optional<PlacedGraph> moved(const Plan& plan, const Unrolled* step, const CostModel& costs) {
   const OpGraph& graph = costs.graph();
+  BAECHI_ASSERT(plan.schedule.slots.size() == graph.num_ops(), "a plan of another graph moves");
   IdVector<DeviceId, std::optional<DeviceId>> there;
   for (const Device& device : plan.cluster.devices)
     there.push_back(costs.cluster().find(device.name));
@@ -222,9 +224,11 @@ void take_plan(const Plan& plan, ScenarioOutcome& outcome) {
     outcome.highest_peak = std::max(outcome.highest_peak, device.peak);
 }
 
-// The other plan's step in the scenario, and that as an offer.
+// The other plan's step in the scenario, and that as an offer. One with second runs, fetches or replicas
+// is a plan of another graph, and no offer.
 void offer(const GraphSizes& sizes, const Cluster& cluster, const StepRequest& request,
            const Plan& present, const std::string& name, std::optional<Plan>& plan) {
+  if (!present.recomputed.empty() || !present.residency.empty() || present.replicas.any()) return;
   if (!asks_for_steps(sizes, request))
     return offer(present, name, nullptr, CostModel(sizes.first(), cluster), request, plan);
   std::optional<Unrolled> step;

@@ -17,6 +17,7 @@
 #include "baechi/plan/steps/step_request.h"
 #include "baechi/study/device_worth.h"
 #include "baechi/study/least.h"
+#include "baechi/study/next_steps.h"
 #include "baechi/study/sensitivity.h"
 #include "baechi/study/sweep.h"
 #include "baechi/study/what_if.h"
@@ -101,6 +102,21 @@ TEST_CASE("studies of steps: the present plan is an offer where planning anew fi
   CHECK(again.outcome.micro_batches == 4);
   const Unrolled step = step_of(graph, ample, 4);
   CHECK(check_schedule(step.graph, Cluster(four_devices()), again.plan->schedule).empty());
+}
+
+TEST_CASE("studies of steps: a plan with second runs is one of another graph, and no offer") {
+  const OpGraph graph = training(8);
+  StepRequest request = of_micro_batches({4});
+  request.recompute = Recompute::kAll;
+  const ScenarioRun again = run_scenario(graph, {"now", four_devices()}, request);
+  REQUIRE(again.plan.has_value());
+  REQUIRE_FALSE(again.plan->recomputed.empty());
+  StepRequest poor = of_micro_batches({4});
+  poor.search.method = "single";
+  const ScenarioRun same = run_scenario(graph, {"same", four_devices()}, poor, &*again.plan);
+  CHECK(same.outcome.method == "single");
+  const std::vector<ScenarioOutcome> told = next_steps(graph, *again.plan, nullptr);
+  CHECK(named(told, "twice the memory").makespan.has_value());
 }
 
 TEST_CASE("studies of steps: sweep tells the number of every point") {
