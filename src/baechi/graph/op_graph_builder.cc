@@ -70,7 +70,7 @@ struct OpGraphBuilder::State {
   std::vector<std::pair<OpId, std::uint32_t>> memberships;
   tsl::robin_map<std::string_view, std::uint32_t> group_names;
   tsl::robin_map<std::string_view, std::string_view> interned;
-  bool any_variable = false;
+  bool any_variable = false, one_step = false;
 
   std::string_view intern(std::string_view text) {
     if (const auto at = interned.find(text); at != interned.end()) return at->second;
@@ -196,8 +196,7 @@ void OpGraphBuilder::set_forward(OpId op, OpId forward) {
   state_->at(op).backward = true;
 }
 void OpGraphBuilder::set_backward(OpId op) { state_->at(op).backward = true; }
-void OpGraphBuilder::set_per_step(OpId op) { state_->at(op).per_step = true; }
-void OpGraphBuilder::forbid_recompute(OpId op) { state_->at(op).recompute = false; }
+void OpGraphBuilder::set_one_step() { state_->one_step = true; }
 
 void OpGraphBuilder::set_permanent(OpId op, Bytes bytes) {
   state_->require_amount(op, bytes, "permanent memory");
@@ -426,7 +425,7 @@ void OpGraphBuilder::State::check_marks() {
   graph.marks_steps_ = std::any_of(graph.ops().begin(), graph.ops().end(), [&](OpId op) {
     return graph[op].per_step && !graph[op].variable;
   });
-  if (!graph.marks_steps_) return;
+  if (!graph.marks_steps_ || one_step) return;
   IdVector<OpId, std::optional<OpId>> waits_for(graph.num_ops());  // an operator of a micro-batch
   for (const OpId op : graph.topological_order())
     for (const Edge& edge : graph.in_edges(op)) {

@@ -45,6 +45,8 @@ class OpGraphBuilder {
   void set_memory_mode(MemoryMode mode);
   void set_batch_size(std::int64_t size);
   void add_note(std::string note);
+  // It is a step as it runs, of one micro-batch: operators of the step may stand between others.
+  void set_one_step();
   void reserve(std::size_t ops, std::size_t edges);
 
   OpId add_operator(const OperatorSpec& spec);
@@ -57,8 +59,6 @@ class OpGraphBuilder {
   void set_time(OpId op, std::string_view device_kind, Time time);
   void set_forward(OpId op, OpId forward);
   void set_backward(OpId op);
-  void set_per_step(OpId op);
-  void forbid_recompute(OpId op);
   void set_permanent(OpId op, Bytes bytes);
   void set_temporary(OpId op, Bytes bytes);
   void set_pin(OpId op, std::string_view device);

@@ -42,6 +42,7 @@ class Storing {
 
   OpGraph build() && {
     check();
+    builder_.set_one_step();
     builder_.set_memory_mode(graph_.memory_mode());
     if (graph_.batch_size().has_value()) builder_.set_batch_size(*graph_.batch_size());
     std::size_t more = 2 * streamed_.size();

@@ -104,6 +104,28 @@ TEST_CASE("residency: a step of which all is away, time and memory by hand") {
   CHECK(trace.devices[DeviceId(0)].peak == Bytes(10 + 6 + 6 + 1));
 }
 
+TEST_CASE(
+    "residency: what runs once per step may wait for a micro-batch's operator, if there is one") {
+  OpGraphBuilder builder("read");
+  const OpId w = builder.add_operator({.name = "w", .per_step = true, .variable = true});
+  builder.add_output(w, Bytes(10));
+  const OpId x = timed(builder, {.name = "x"}, Time(5));
+  const OpId read = timed(builder, {.name = "read", .per_step = true}, Time(1));
+  builder.connect(*builder.output(w, 0), read);
+  const OpId m = timed(builder, {.name = "m"}, Time(5));
+  builder.connect(builder.add_output(read, Bytes(10)), m);
+  builder.connect(builder.add_output(x, Bytes(1)), m);
+  const OpGraph graph = std::move(builder).build();
+  const Residency residency{"host:0", {{w, 0, {{x, {read}}}}}, {w}};
+  const OpGraph step = residing(graph, residency);
+  const Cluster cluster = gpu_and_host(Bytes(30), Bytes(1000));
+  CHECK(check_residency(graph, step, cluster.spec(), residency).empty());
+  const Trace trace =
+      simulate(CostModel(step, cluster), in_order(step, {{"x", "read", "m"}, {"w", "w@fetch"}}));
+  CHECK(check_schedule(step, cluster, trace.schedule).empty());
+  CHECK(trace.schedule.makespan == Time(5 + 10 + 1 + 5));
+}
+
 // The update runs on the device: w is fetched for b and u, and what u makes of it is put back.
 //
 //        gpu                     to the gpu           to the host
