@@ -161,7 +161,8 @@ def test_optimizers_say_what_they_keep_by_their_settings() -> None:
     momentum = torch.optim.SGD([weight], lr=1.0, momentum=0.9)
     amsgrad = torch.optim.Adam([weight], amsgrad=True)
     run = torch.optim.AdamW([weight], lr=torch.tensor(0.1), fused=True, capturable=True)
-    assert updates_of(run).state(weight) == 2 * 24 * FLOAT
+    for one in (weight, weight.bfloat16(), weight.to(torch.complex128)):
+        assert updates_of(run).state(one) == 2 * one.nbytes
     assert updates_of(momentum).state(weight) == 24 * FLOAT
     assert updates_of(amsgrad).state(weight) == 3 * 24 * FLOAT
     assert updates_of(torch.optim.Adafactor([weight])).state(weight) == (6 + 4) * FLOAT

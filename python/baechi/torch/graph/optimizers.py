@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -99,10 +99,13 @@ def updates_of(optimizer: Any) -> Updates:
     made = partial(_of_one, cls, settings)
     if cls.__name__ == "Adafactor":
         return Updates("adafactor", _factored, made)
-    kept = _kept(cls, made)
-    return Updates(
-        cls.__name__, lambda weight: tuple(round(part * int(weight.numel())) for part in kept), made
-    )
+    kept = cache(partial(_kept, cls, made))
+    kept(torch.float32)  # or it is refused
+
+    def of(weight: torch.Tensor) -> tuple[int, ...]:
+        return tuple(round(part * int(weight.numel())) for part in kept(weight.dtype))
+
+    return Updates(cls.__name__, of, made)
 
 
 def _of_one(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.Optimizer:
@@ -111,9 +114,9 @@ def _of_one(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.
     return made
 
 
-def _kept(cls: type, of_one: Made) -> list[float]:
+def _kept(cls: type, of_one: Made, dtype: torch.dtype) -> list[float]:
     """Return the bytes per element of each tensor of state: of a step of one without memory."""
-    weight = torch.nn.Parameter(torch.empty(64, 64, device="meta"))
+    weight = torch.nn.Parameter(torch.empty(64, 64, device="meta", dtype=dtype))
     weight.grad = torch.empty_like(weight)
     try:
         with warnings.catch_warnings():
