@@ -41,6 +41,20 @@ def doubles(*shapes: Sequence[int]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.randn(*shape).double() for shape in shapes)
 
 
+def as_double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def virtual_ns(run: Callable[[], Any]) -> float:
+    """Return how long the second of two runs takes by the clock of simulated devices."""
+    for _ in range(2):
+        torch.accelerator.synchronize()
+        sim.reset_virtual_clock()
+        run()
+    torch.accelerator.synchronize()
+    return 1e9 * sim.virtual_time()
+
+
 class Branches(nn.Module):
     """Two branches that meet; a normalisation that keeps averages."""
 
@@ -171,13 +185,17 @@ def compared(
     model = build().double().train()
     alone = copy.deepcopy(model)
     batches = [batch(i) for i in (1, 2, 1)]
+
+    def there(home: str) -> list[Any]:
+        return [map_tensors(lambda t: as_double(t).to(home), each) for each in batches]
+
     with machine(asynchronous=False):
         alone.to("sim:0")
-        expected = trained(alone, [each.to("sim:0") for each in batches], loss)
+        expected = trained(alone, there("sim:0"), loss)
         alone.to("cpu")
     with machine(seed=seed) as devices, placed(model, devices, seed, compiled=compiled) as backend:
         home = "cpu" if seed % 2 else "sim:0"  # of the batch
-        found = trained(model, [each.to(home) for each in batches], loss)
+        found = trained(model, there(home), loss)
     return same(expected, found), backend
 
 
@@ -238,5 +256,5 @@ def of_the_bank_trains_the_same(name: str, **how: Any) -> None:
     """Check `trains_the_same` of a model of the bank."""
     entry = ENTRIES[name]
     torch.manual_seed(3)
-    inputs = map_tensors(lambda t: t.double() if t.is_floating_point() else t, entry.inputs(4, 1))
+    inputs = map_tensors(as_double, entry.inputs(4, 1))
     trains_the_same(entry.build().double(), inputs, loss=entry.loss, **how)
