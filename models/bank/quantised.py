@@ -19,7 +19,7 @@ WIDTH = 32
 def nf4(layer: nn.Linear) -> Any:
     """Return a layer with four bits per weight, by bitsandbytes."""
     module = importlib.import_module("bitsandbytes")
-    made = module.nn.Linear4bit(WIDTH, WIDTH, compute_dtype=torch.float32, quant_type="nf4")
+    made = module.nn.Linear4bit(*layer.weight.shape, compute_dtype=torch.float32, quant_type="nf4")
     made.load_state_dict(layer.state_dict())
     return made.to("cpu")
 
@@ -48,10 +48,10 @@ def _by_torchao(layer: nn.Linear, config: Any) -> Any:
 class Adapted(nn.Module):
     """A layer that stays as it is, and two small ones beside it."""
 
-    def __init__(self, base: nn.Module) -> None:
+    def __init__(self, base: Any) -> None:
         super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)
+        self.base, width = base.requires_grad_(False), base.in_features
+        self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.base(x) + self.up(self.down(x)))

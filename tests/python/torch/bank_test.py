@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from baechi.torch.where.moving import map_tensors
-from places import machine, placed
+from places import machine, of_the_bank_trains_the_same, placed
 
 from experiments import bank, bank_row
 from models.bank import ENTRIES, FAMILIES
@@ -110,3 +110,23 @@ def test_a_model_trains_as_on_one_device_with_every_call_and_weight_drawn(name: 
             return
         found = subject.trained(model, batches, None)
     assert bank_row.difference(subject.truth[None], found) == ""
+
+
+HOST = "+1xhost:1GiB"
+ALWAYS = ["checkpointed", "equilibrium", "hypernetwork", "inner-autocast", "memory-list", "rounded"]
+IN_TURN = [
+    *((name, "") for name in ("cached-weights", "ensemble", "vq-vae", "old-spectral-norm", "ctc")),
+    *((name, host) for name in ("energy-forces", "hamiltonian", "maml") for host in ("", HOST)),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        *((name, "") for name in ALWAYS),
+        *(pytest.param(*given, marks=pytest.mark.repeats) for given in IN_TURN),
+    ],
+)
+def test_a_model_that_a_user_places_trains_the_same(name: str, host: str) -> None:
+    of_the_bank_trains_the_same(name, host=host)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from places import doubles, machine, of_the_bank_trains_the_same, placed_at_random, trains_the_same
+from places import doubles, machine, placed_at_random, trains_the_same
 from step_models import module
 from torch import nn
 from torch.nn import functional
@@ -149,7 +149,7 @@ def pruned() -> nn.Module:
         (Spoiled, [(6, 4)]),
         (Residual, [(6, 4)]),
         (Argument, [(6, 4)]),
-        pytest.param(Several, [(6, 4)], marks=pytest.mark.repeats),
+        (Several, [(6, 4)]),
         pytest.param(Precise, [(6, 4)], marks=pytest.mark.repeats),
         (Observed, [(6, 4)]),
         (pruned, [(5, 4)]),
@@ -164,12 +164,6 @@ def test_views_by_attribute() -> None:
     torch.manual_seed(1)
     x = torch.linspace(-1, 1, 16, dtype=torch.double).reshape(4, 4)
     trains_the_same(Turned().double(), x, seeds=(1, 2))
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("name", ["vq-vae", "old-spectral-norm"])
-def test_buffers_of_models_of_the_bank(name: str) -> None:
-    of_the_bank_trains_the_same(name)
 
 
 def masked(_: Any, pos: torch.Tensor, i: int, mask: torch.Tensor, value: torch.Tensor) -> None:

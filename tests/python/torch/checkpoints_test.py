@@ -13,12 +13,13 @@ import baechi.torch
 import pytest
 import torch
 from places import mean_square
-from quantised_test import WIDTH, Adapted, quantised
+from quantised_test import WIDTH, quantised
 from quantised_test import X as ROWS
 from quantised_test import model as adapted
 from torch import nn
 
 import baechi
+from models.bank.quantised import Adapted
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 
@@ -40,10 +41,9 @@ class Counting(nn.Module):
         self.count = state["count"]
 
 
-def placed(model: nn.Module) -> Any:
-    return baechi.torch.place(
-        model, X, "2x1GiB", devices=["cpu"] * 2, verbose=False, bounds=False, budget=0.02
-    )
+def placed(model: nn.Module, count: int = 2) -> Any:
+    options: dict[str, Any] = {"verbose": False, "bounds": False, "budget": 0.02}
+    return baechi.torch.place(model, X, f"{count}x1GiB", devices=["cpu"] * count, **options)
 
 
 def net(seed: int) -> nn.Module:
@@ -75,7 +75,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_another_process_goes_on_bit_by_bit(name: str, tmp_path: Path) -> None:
     model, other = net(1), net(2)
-    first, second = placed(model), placed(other)
+    first, second = placed(model), placed(other, 1)
     optimizer, again = OPTIMIZERS[name](model), OPTIMIZERS[name](other)
     steps(model, optimizer, 2)
     first.save(tmp_path / "c", optimizer=optimizer)

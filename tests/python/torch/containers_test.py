@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import baechi.torch
@@ -16,54 +16,6 @@ from step_models import module
 from torch import nn
 
 import baechi
-
-
-@dataclass
-class Memory:
-    """What the steps of a model leave for each other."""
-
-    last: torch.Tensor
-    slots: list[Any] = field(default_factory=lambda: [None, None])
-    position: list[int] = field(default_factory=lambda: [0])
-    named: dict[str, Any] = field(default_factory=dict)
-    recent: Any = field(default_factory=lambda: collections.deque(maxlen=2))
-
-
-@module(lambda: {"linear": nn.Linear(8, 8), "norm": nn.LayerNorm(8)})
-def Step(self: Any, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-    """Reads what an earlier step left, and leaves something itself."""
-    at = memory.position[0] % 2
-    y: torch.Tensor = self.norm(self.linear(x)) + memory.last
-    if memory.slots[at] is not None:
-        y = y * memory.slots[at]
-    for old in memory.recent:
-        y = y + 0.1 * old
-    if "gate" in memory.named:
-        y = y * memory.named.pop("gate").sigmoid()
-    else:
-        memory.named["gate"] = y.tanh()
-    memory.slots[at] = y.detach().cos()
-    memory.recent.append(y.sin())
-    memory.position[0] += 1
-    memory.last = memory.last + y
-    if isinstance(memory.slots[1 - at], torch.Tensor):
-        memory.slots[1 - at].mul_(0.5)
-    return y
-
-
-@module(lambda: {"steps": nn.ModuleList(Step() for _ in range(4)), "out": nn.Linear(8, 2)})
-def Steps(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Hands one memory through its steps."""
-    memory = Memory(x * 0.5)
-    for step in self.steps:
-        x = step(x, memory)
-    result: torch.Tensor = self.out(x + memory.last + sum(memory.recent))
-    return result * len(memory.named) + memory.slots[0].mean() + memory.position[0]
-
-
-def test_parts_change_containers_that_they_are_given() -> None:
-    torch.manual_seed(3)
-    trains_the_same(Steps().double(), torch.randn(4, 8).double())
 
 
 class State:

@@ -11,7 +11,6 @@ import torch
 from places import (
     doubles,
     machine,
-    of_the_bank_trains_the_same,
     placed,
     placed_at_random,
     trains_the_same,
@@ -95,31 +94,6 @@ def test_derivatives_by_torch_func_over_several_devices_end_in_an_error(how: Any
         trains_the_same(Mapping(how).double(), doubles((4, 8)))
 
 
-class Hypernetwork(nn.Module):
-    """A network whose weights are changed by what another makes, and read abroad for that first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-        self.sizes = [weight.numel() for weight in self.inner.parameters()]
-        self.code = nn.Embedding(5, 3)
-        self.maker = nn.Sequential(nn.Linear(3, 12), nn.SiLU(), nn.Linear(12, sum(self.sizes)))
-
-    def forward(self, task: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        changes = self.maker(self.code(task)).split(self.sizes)
-        weights = {
-            name: weight + 0.1 * change.view_as(weight)
-            for (name, weight), change in zip(self.inner.named_parameters(), changes, strict=True)
-        }
-        return torch.func.functional_call(self.inner, weights, (x,))
-
-
-def test_weights_that_another_network_makes() -> None:
-    torch.manual_seed(0)
-    inputs = (torch.tensor(2), torch.randn(3, 4).double())
-    trains_the_same(Hypernetwork().double(), inputs)
-
-
 @module(lambda: {"net": nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 12))})
 def Adapted(self: Any, places: torch.Tensor) -> torch.Tensor:
     """MAML of first order: two inner steps on weights of its own, whose slopes are constants."""
@@ -130,13 +104,6 @@ def Adapted(self: Any, places: torch.Tensor) -> torch.Tensor:
         slopes = torch.autograd.grad(inner, list(weights.values()))
         weights = {n: w - 0.1 * g for (n, w), g in zip(weights.items(), slopes, strict=True)}
     return torch.func.functional_call(self.net, weights, (places,))
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
-@pytest.mark.parametrize("name", ["energy-forces", "hamiltonian", "maml"])
-def test_slopes_train_as_on_one_device(name: str, host: str) -> None:
-    of_the_bank_trains_the_same(name, host=host)
 
 
 @pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])

@@ -74,32 +74,6 @@ def Offloading(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.second(y.to(h.device) + h)
 
 
-@module(lambda loss: {"loss": loss, "first": nn.Linear(8, 8), "second": nn.Linear(8, 6)})
-def Spoken(self: Any, x: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """A loss over all alignments, whose lengths are made on the CPU."""
-    chances = self.second(self.first(x).tanh()).log_softmax(-1)
-    lengths = torch.full((words.shape[0],), chances.shape[0])
-    targets = torch.full((words.shape[0],), words.shape[1])
-    return self.loss(chances, words, lengths, targets)
-
-
-@module()
-def OfLogits(_: Any, chances: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-    """A loss of the user's own."""
-    return nn.functional.ctc_loss(chances, *more)
-
-
-LOSSES = [nn.functional.ctc_loss, nn.CTCLoss(zero_infinity=True), OfLogits()]
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("loss", LOSSES)
-def test_lengths_of_a_loss_over_alignments(loss: Any) -> None:
-    torch.manual_seed(3)
-    inputs = (torch.randn(9, 4, 8).double(), torch.randint(1, 6, (4, 3)))
-    trains_the_same(Spoken(loss).double(), inputs)
-
-
 @pytest.mark.parametrize("host", ["", "+1xhost:1GiB"])
 @pytest.mark.parametrize("to_host", [False, True])
 def test_lengths_of_sequences(to_host: bool, host: str) -> None:

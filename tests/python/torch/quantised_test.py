@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,8 @@ from baechi.torch.costs.roofline import estimated
 from baechi.torch.graph.graph import graph_of
 from places import mean_square
 from torch import nn
+
+from models.bank.quantised import Adapted, int8, nf4
 
 WIDTH = 64
 X = torch.linspace(-1, 1, 8 * WIDTH).reshape(8, WIDTH)
@@ -64,43 +65,17 @@ def quantised(layer: nn.Linear) -> nn.Module:
     return layer
 
 
-def by_torchao(layer: nn.Linear) -> nn.Module:
-    module = importlib.import_module("torchao.quantization")
-    whole = nn.Sequential(layer)
-    module.quantize_(whole, module.Int8WeightOnlyConfig())
-    return whole[0]
-
-
-def by_bitsandbytes(layer: nn.Linear) -> nn.Module:
-    module = importlib.import_module("bitsandbytes")
-    made = module.nn.Linear4bit(WIDTH, WIDTH, compute_dtype=torch.float32, quant_type="nf4")
-    made.load_state_dict(layer.state_dict())
-    return made.to("cpu")
-
-
 # How it is made, the bytes that it holds, and too little memory for a step of all layers.
 WAYS: dict[str, tuple[Callable[[nn.Linear], nn.Module], int, str]] = {
     "plain": (quantised, WIDTH * WIDTH + 4 * WIDTH, "52KiB"),
-    "torchao": (by_torchao, WIDTH * WIDTH + 5 * WIDTH, "52KiB"),
+    "torchao": (int8, WIDTH * WIDTH + 5 * WIDTH, "52KiB"),
     # Four bits each; scales of 8 bits, theirs and their offset; the 16 and 256 values there are.
     "bitsandbytes": (
-        by_bitsandbytes,
+        nf4,
         WIDTH * WIDTH // 2 + WIDTH * WIDTH // 64 + 4 + 4 + 4 * (16 + 256),
         "40KiB",
     ),
 }
-
-
-class Adapted(nn.Module):
-    """A layer that stays as it is, and two small ones that are trained (LoRA)."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(WIDTH, 4, bias=False), nn.Linear(4, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.base(x) + self.up(self.down(x)))
 
 
 def model(name: str, seed: int = 2) -> nn.Module:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from baechi.torch.where.drawn import state_of
 from places import machine, placed
-from step_models import module
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
@@ -108,22 +107,6 @@ def test_a_random_call_that_names_its_device_runs_again() -> None:
         torch.testing.assert_close(drawn(model, x), expected)
         assert "@again" in str(there.program)
         there.restore()
-
-
-def test_a_selective_checkpoint_runs_eagerly() -> None:
-    @module(lambda: {"blocks": nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(3))})
-    def Selective(self: Any, x: torch.Tensor) -> torch.Tensor:
-        kept = functools.partial(
-            create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default]
-        )
-        for block in self.blocks:
-            x = checkpoint(block, x.tanh(), use_reentrant=False, context_fn=kept)
-        return x.square().mean()
-
-    model, x = Selective(), torch.ones(3, FEATURES)
-    expected = drawn(copy.deepcopy(model), x)[:2]
-    with machine() as devices, placed(model, devices, 3, compiled=False):
-        torch.testing.assert_close(drawn(model, x)[:2], expected)
 
 
 def selective(function: Any, x: torch.Tensor, **_: Any) -> Any:

@@ -17,17 +17,13 @@ from places import (
     Branches,
     loss_like,
     machine,
-    of_the_bank_trains_the_same,
     placed_at_random,
     rows,
     same,
     trained,
-    trains_the_same,
 )
 from step_models import module
 from torch import nn
-
-from models.bank.elsewhere import Rounded
 
 
 def fresh() -> Any:
@@ -86,17 +82,6 @@ def test_autocast_and_gradient_scaling() -> None:
         expected = steps(copy.deepcopy(model).to("sim:0"), x.to("sim:0"))
         placed_at_random(model, x)
         assert steps(model, x.to("sim:0")) == pytest.approx(expected, rel=1e-2)
-
-
-def test_activation_checkpointing() -> None:
-    of_the_bank_trains_the_same("checkpointed")
-
-
-def test_weights_without_a_gradient_stay_without() -> None:
-    """Optimizers tell that from zeros; the function between them has a backward of its own."""
-    torch.manual_seed(7)
-    model = Rounded().double()
-    trains_the_same(model, torch.ones(2, model.last.in_features).double(), seeds=(1, 2))
 
 
 def test_weights_that_are_placed_in_inference_mode_are_trained_later() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import baechi.torch
 import pytest
 import torch
+from baechi.torch.capture.loss import call_arguments
 from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
@@ -21,6 +22,8 @@ from step_models import module
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from models.bank import ENTRIES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -106,28 +109,6 @@ class Tied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         ids = x.abs().mul(7).long() % 9
         return self.last(self.middle(self.words(ids)).tanh())
-
-
-@module(lambda: {"net": nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))})
-def Slope(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Forces: the loss has a derivative of a derivative."""
-    x = x.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(self.net(x).sum(), x, create_graph=True)
-    return slope
-
-
-class Versioned(nn.Module):
-    """What it remembers depends on the version of a weight, which AOTAutograd takes for 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.last = nn.Parameter(torch.eye(WIDTH) * 0.5), nn.Linear(WIDTH, 2)
-        self.known: tuple[int, torch.Tensor] | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.known is None or self.known[0] != self.weight._version:
-            self.known = self.weight._version, self.weight.detach().norm()
-        return self.last(x @ (self.weight / self.known[1]))
 
 
 class TwoResults(nn.Module):
@@ -253,8 +234,8 @@ class Scaled(nn.Parameter):
 
 
 MODELS: list[Callable[[], nn.Module]] = [
-    Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, Slope, Versioned, TwoResults,
-    OwnBackward, constants_inside,
+    Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, TwoResults, OwnBackward,
+    constants_inside,
 ]  # fmt: skip
 
 
@@ -263,6 +244,21 @@ MODELS: list[Callable[[], nn.Module]] = [
 def test_a_model_trains_as_on_one_device(build: Callable[[], nn.Module], compiled: bool) -> None:
     for seed in (1, 2):
         wrong, _ = compared(build, rows, squares, seed=seed, compiled=compiled)
+        assert wrong == ""
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "programs"])
+@pytest.mark.parametrize("name", ["energy-forces", "versioned"])
+def test_a_model_of_the_bank_trains_as_on_one_device(name: str, compiled: bool) -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        args, kwargs = call_arguments(batch)
+        return entry.loss(model(*args, **kwargs))
+
+    entry = ENTRIES[name]
+    for seed in (1, 2):
+        wrong, _ = compared(
+            entry.build, lambda i: entry.inputs(4, i), loss, seed=seed, compiled=compiled
+        )
         assert wrong == ""
 
 
