@@ -191,26 +191,6 @@ def test_tied_weights_are_one_input_with_two_names() -> None:
     assert sorted(names) == ["embedding.weight", "middle.bias", "middle.weight"]
 
 
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 3)
-        self.calls = 0
-        self.seen: list[Any] = []
-
-    def forward(self, x: Any) -> Any:
-        self.calls += 1
-        self.last = self.inner(x)
-        return self.last
-
-
-def test_what_a_forward_does_beside_computing_is_not_done() -> None:
-    model = Counting()
-    capture(model, torch.ones(2, 3))
-    assert model.calls == 0
-    assert not hasattr(model, "last")
-
-
 @pytest.mark.parametrize(
     ("loss", "word"), [(None, "mean"), (lambda output: output.square().sum(), "pow")]
 )
@@ -272,37 +252,40 @@ def test_a_step_is_written_a_call_a_line() -> None:
     ]
 
 
-class Breaking(nn.Module):
-    """Calls what dynamo does not follow, and keeps what it saw."""
+class Noting(nn.Module):
+    """Keeps what it saw; maybe in what dynamo does not follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, followed: bool) -> None:
         super().__init__()
         self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
         self.seen: list[Any] = []
-        self.calls = 0
+        self.calls, self.followed = 0, followed
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
-    def noted(self, x: Any) -> Any:
+    def note(self, x: Any) -> Any:
         self.seen.append(x)
         self.calls += 1
-        return x.relu()
+        self.latest = x.relu()
+        return self.latest
+
+    apart = torch._dynamo.disable(note)
 
     def forward(self, x: Any) -> Any:
-        return self.last(self.noted(self.first(x)))
+        return self.last((self.note if self.followed else self.apart)(self.first(x)))
 
 
-def test_a_model_that_is_no_single_graph_is_captured_by_a_run_on_shapes() -> None:
-    model = Breaking()
+@pytest.mark.parametrize(("followed", "by"), [(True, "dynamo"), (False, "a run on shapes")])
+def test_what_a_forward_does_beside_computing_is_not_done(followed: bool, by: str) -> None:
+    model = Noting(followed)
     before = _all_of(model)
     step = capture(model, torch.ones(2, 4))
-    assert step.made_by == "a run on shapes"
+    assert step.made_by == by
     assert {"first:addmm:0", ":relu:0", ":threshold_backward:0", "last:mm:0"} <= {
         *step.keys.values()
     }
     assert _all_of(model) == before
     assert (model.seen, model.calls) == ([], 0)
     with torch.device("meta"):
-        away = Breaking()
+        away = Noting(followed)
     assert str(capture(away, torch.ones(2, 4))) == str(step)
 
 

@@ -129,9 +129,6 @@ def test_what_does_not_fit_is_not_mended(twice: StepGraph) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"nodes": 3}, "only paper=True joins modules"),
-        ({"nodes": 0, "paper": True}, "a number from 1 up"),
-        ({"recompute": "all", "paper": True}, "beyond the paper"),
         ({"micro_batches": 2, "paper": True}, "beyond the paper"),
         ({"micro_batches": 2, "replicas": 2, "paper": True}, "beyond the paper"),
         ({"replicas": 2}, "2 does not divide the number of micro-batches, 1"),

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions: what runs on one device between two transfers is one call, and computes the same."""
+"""Regions and replays: what runs on one device between two transfers is one call.
+
+It computes the same, and so does what a device captured behind a first run.
+"""
 
 from __future__ import annotations
 
 import copy
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import baechi.torch
@@ -13,11 +18,10 @@ import torch
 from baechi.torch.program import Run, parse
 from baechi.torch.run import regions
 from baechi.torch.run.regions import Region
-from places import CLOSE, Branches, machine, rows
+from baechi.torch.run.replays import Replay
+from places import CLOSE, machine, rows
 from step_models import module
 from torch import nn
-
-from baechi import InputError
 
 
 @module(lambda: {"norm": nn.LayerNorm(6), "up": nn.Linear(6, 12), "down": nn.Linear(12, 6)})
@@ -55,6 +59,12 @@ def _trained(model: nn.Module, placed: Any = None) -> list[float]:
     return losses
 
 
+def place(model: nn.Module, cluster: str = "3x1GiB", x: Any = None, **how: Any) -> Any:
+    torch._dynamo.reset()
+    given: dict[str, Any] = {"method": "random", "budget": "100ms", "loss": _loss, **how}
+    return baechi.torch.place(model, rows(0) if x is None else x, cluster, **given)
+
+
 def _equal(model: nn.Module, plain: nn.Module) -> None:
     for (name, a), b in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
         torch.testing.assert_close(a.cpu(), b, atol=CLOSE, rtol=CLOSE, msg=name)
@@ -62,25 +72,13 @@ def _equal(model: nn.Module, plain: nn.Module) -> None:
 
 @pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("how", [{}, {"micro_batches": 2}, {"recompute": "all"}])
+@pytest.mark.parametrize("how", [{}, {"micro_batches": 2}, {"method": "auto", "recompute": "all"}])
 def test_regions_at_random_train_as_one_device(seed: int, how: dict[str, Any]) -> None:
     torch.manual_seed(seed)
     model = Layers().double()
     plain = copy.deepcopy(model)
-    with machine(seed=seed) as devices:
-        torch._dynamo.reset()
-        method = "auto" if "recompute" in how else "random"
-        placed = baechi.torch.place(
-            model,
-            rows(0),
-            "3x1GiB",
-            devices=devices,
-            loss=_loss,
-            seed=seed,
-            compile=True,
-            method=method,
-            **how,
-        )
+    with machine(seed=seed):
+        placed = place(model, seed=seed, compile=True, **how)
         losses = _trained(model, placed)
         assert " and " in placed.program
         placed.restore()
@@ -101,9 +99,7 @@ def test_inductor_compiles_regions_and_equal_ones_once(monkeypatch: pytest.Monke
     torch.manual_seed(1)
     model = nn.Sequential(*(Block() for _ in range(4))).double()
     plain = copy.deepcopy(model)
-    torch._dynamo.reset()
-    wrapped = torch.compile(model)
-    placed = baechi.torch.place(wrapped, rows(0), "1x1GiB", devices=["cpu"], loss=_loss)
+    placed = place(torch.compile(model), "1x1GiB", devices=["cpu"], method="auto")
     losses = _trained(model)
     program = placed._backend.frames[0].programs["backward"]
     found = [one.target for one in program.code if isinstance(one, Run)]
@@ -153,19 +149,9 @@ def test_the_text_of_regions_is_read_back_and_peaks_hold() -> None:
     torch.manual_seed(1)
     model = Layers().double()
     x = torch.randn(64, 6, dtype=torch.double)
-    with machine(asynchronous=False) as devices:
-        torch._dynamo.reset()
+    with machine(asynchronous=False):
         others = [sim.memory_allocated(i) for i in range(3)]
-        placed = baechi.torch.place(
-            model,
-            x,
-            "3x1GiB",
-            devices=devices,
-            loss=_loss,
-            method="random",
-            compile=True,
-            optimizer=None,
-        )
+        placed = place(model, x=x, compile=True, optimizer=None)
         for _ in range(2):
             model.zero_grad()
             for i in range(3):
@@ -192,6 +178,152 @@ def test_an_error_in_a_region_names_it() -> None:
         placed.restore()
 
 
-def test_what_compile_is_no_word_for_is_said() -> None:
-    with pytest.raises(InputError, match="compile: expected True or False, found str 'max'"):
-        baechi.torch.plan(Branches(), rows(1).float(), "2x1GiB", compile="max")
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What became of each capture."""
+    found: list[bool] = []
+    real = Replay._captured
+
+    def noted(self: Replay, *given: Any) -> bool:
+        found.append(real(self, *given))
+        return found[-1]
+
+    monkeypatch.setattr(Replay, "_captured", noted)
+    return found
+
+
+@pytest.fixture
+def models() -> Iterator[tuple[nn.Module, nn.Module]]:
+    torch.manual_seed(0)
+    model = Layers().double()
+    with machine():
+        yield model, copy.deepcopy(model)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"seed": 2, "micro_batches": 2},
+        {"seed": 3, "micro_batches": 1, "compile": True},
+        {"method": "auto", "recompute": "all"},
+        {"method": "auto", "cluster": "1x6KiB+1xhost:1GiB", "micro_batches": 2},
+    ],
+)
+def test_replayed_steps_train_as_one_device(
+    models: tuple[nn.Module, nn.Module], captured: list[bool], how: dict[str, Any]
+) -> None:
+    model, plain = models
+    placed = place(model, replay=True, **how)
+    losses = [*_trained(model, placed), *_trained(model, placed)]
+    assert " and " in placed.program
+    assert len(captured) > 1
+    assert all(captured)
+    placed.restore()
+    assert losses == pytest.approx([*_trained(plain), *_trained(plain)], rel=1e-9)
+    _equal(model, plain)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.allclose(a.detach().cpu(), b.detach().cpu(), rtol=CLOSE, atol=CLOSE)
+
+
+def test_what_a_call_returned_and_kept_outlives_later_replays(
+    models: tuple[nn.Module, nn.Module],
+) -> None:
+    model, plain = models
+    place(model, replay=True)
+    for _ in range(3):
+        one, other, known, same = model(rows(1)), model(rows(2)), plain(rows(1)), plain(rows(2))
+        (one.square().sum() + 2 * other.sum()).backward()
+        (known.square().sum() + 2 * same.sum()).backward()
+        assert close(one, known)
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        assert all(close(a.grad, b.grad) for a, b in pairs if a.grad is not None)
+
+
+def test_a_replay_reads_weights_and_batches_as_they_are_now(
+    models: tuple[nn.Module, nn.Module],
+) -> None:
+    """And writes to no batch; from several threads, too."""
+    model, plain = models
+    place(model, replay=True)
+    batches = [rows(i).to("sim:0") for i in range(4)]
+    before = [batch.clone() for batch in batches]
+    with torch.no_grad():
+        for i in (0, 0, 0, 1, 0, 2):
+            assert close(model(batches[i]), plain(rows(i)))
+        for weight in model.parameters():
+            weight.data = weight.data.clone()
+        for weight in (*model.parameters(), *plain.parameters()):
+            weight.mul_(1.5)
+        assert close(model(batches[3]), plain(rows(3)))
+        found: list[tuple[int, torch.Tensor]] = []
+
+        def run(first: int) -> None:
+            with torch.no_grad():
+                found.extend((i % 4, model(batches[i % 4])) for i in range(first, first + 6))
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 18
+        assert all(close(output, plain(rows(i))) for i, output in found)
+    assert all(map(torch.equal, batches, before))
+
+
+def test_weights_are_read_where_they_lie(
+    models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch, which lay in one place twice, comes to lie elsewhere."""
+    copied: list[int] = []
+    real = Replay._captured
+
+    def noted(self: Replay, *given: Any) -> bool:
+        found = real(self, *given)
+        copied.append(sum(self._is_own))
+        return found
+
+    monkeypatch.setattr(Replay, "_captured", noted)
+    model, plain = models
+    placed = place(model, "1x1GiB", replay=True)
+    batches = [rows(i).to("sim:0") for i in range(3)]
+    with torch.no_grad():
+        for i in (0, 0, 0, 1, 2):
+            assert close(model(batches[i]), plain(rows(i)))
+    assert copied == [0, 1]
+    placed.restore()
+
+
+def test_a_replayed_step_costs_the_host_less_than_half() -> None:
+    clock: dict[str, Any] = {"asynchronous": False, "clock": "virtual", "host_call": "10us"}
+    taken = []
+    for replay in (False, True):
+        with sim.configured(devices=1, memory="1GiB", **clock):
+            model = Layers().double()
+            placed = place(model, "1x1GiB", replay=replay, micro_batches=2)
+            for _ in range(4):
+                model.zero_grad()
+                torch.accelerator.synchronize()
+                sim.reset_virtual_clock()
+                placed.step(rows(1).to("sim:0"))
+            taken.append(sim.virtual_host_time())
+            placed.restore()
+    assert taken[1] < taken[0] / 2
+
+
+def test_what_cannot_be_captured_runs_call_by_call(
+    models: tuple[nn.Module, nn.Module], captured: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> None:
+        raise RuntimeError("the device cannot capture")
+
+    monkeypatch.setattr(torch.accelerator.Graph, "__enter__", fails)
+    model, plain = models
+    placed = place(model, replay=True, micro_batches=1)
+    losses = _trained(model, placed)
+    assert captured
+    assert not any(captured)
+    assert losses == pytest.approx(_trained(plain), rel=1e-9)

@@ -31,6 +31,12 @@ def Unrecorded(_: Any, x: torch.Tensor) -> torch.Tensor:
     ("options", "sentence"),
     [
         ({"recompute": "some"}, "recompute is one of auto, all, none, not str 'some'"),
+        ({"compile": "max"}, "compile: expected True or False, found str 'max'"),
+        ({"replay": "often"}, "replay: expected True or False, found str 'often'"),
+        ({"granularity": "layer"}, "granularity is one of call, module, not str 'layer'"),
+        ({"nodes": 3}, "only paper=True joins modules"),
+        ({"nodes": 0, "paper": True}, "a number from 1 up"),
+        ({"recompute": "all", "paper": True}, "beyond the paper"),
         ({"bugdet": 1}, "has no option 'bugdet'; did you mean 'budget'"),
         ({"zzz": 1}, r"no option 'zzz'; there are (?!.*recompute.*recompute).*recompute"),
         ({"exported": []}, r"has no option 'exported'(?!; did you mean 'exported')"),

@@ -107,8 +107,6 @@ def test_with_whole_modules_all_calls_of_one_share_a_device() -> None:
         mine = [device for op, device in plan.device_of.items() if op.startswith(f"{name}:")]
         assert len(mine) > 2
         assert len({*mine, plan.device_of[f"{name}.weight"]}) == 1
-    with pytest.raises(baechi.InputError, match="granularity"):
-        baechi.torch.Search(granularity="layer")
 
 
 @pytest.mark.parametrize(
