@@ -175,7 +175,7 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
       .type_name("MODE");
   set.add("--host-time", argument.host_time,
           "How long the host's thread takes to issue an operator and a transfer, such as "
-          "2us,10us")
+          "2us,10us, and perhaps before the first of a step: 2us,10us,1ms")
       .type_name("TIMES");
 }
 

@@ -316,7 +316,7 @@ class Cluster:
 
     def __init__(self, text: str, *, link: str | None = None, communication: str | None = None, host_time: str | None = None, sends: str | None = None) -> None:
         """
-        From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` ('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or 'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer takes; with `sends` 'blocking' a device runs nothing while it sends, and with '100us,150us' a message takes its sender and its receiver that long.
+        From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` ('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or 'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer takes, and perhaps ('2us,10us,1ms') what comes before the first of a step; with `sends` 'blocking' a device runs nothing while it sends, and with '100us,150us' a message takes its sender and its receiver that long.
         """
 
     @staticmethod
@@ -337,7 +337,7 @@ class Cluster:
     def sends(self) -> str: ...
 
     @property
-    def host_time_ns(self) -> tuple[int, int] | None:
+    def host_time_ns(self) -> tuple[int, int, int] | None:
         """What asking for an operator and for a transfer takes; None: no time."""
 
     @property

@@ -3,15 +3,16 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "baechi/base/error.h"
@@ -110,7 +111,8 @@ void bind_cluster(nb::module_& m) {
           "From one line such as '2x24GiB+2x8GiB@0.6', a preset's name, or a file's path. `link` "
           "('50us,6GB/s') replaces all links; `communication` is 'parallel', 'sequential' or "
           "'duplex'; `host_time` ('2us,10us') is what asking for an operator and for a transfer "
-          "takes; with `sends` 'blocking' a device runs nothing while it sends, and with "
+          "takes, and perhaps ('2us,10us,1ms') what comes before the first of a step; with `sends` "
+          "'blocking' a device runs nothing while it sends, and with "
           "'100us,150us' a message takes its sender and its receiver that long.")
       .def_static(
           "from_json",
@@ -133,12 +135,15 @@ void bind_cluster(nb::module_& m) {
                    })
       .def_prop_ro(
           "host_time_ns",
-          [](const ClusterHandle& h) -> std::optional<std::pair<std::int64_t, std::int64_t>> {
-            if (!h.cluster->host_time().has_value()) return std::nullopt;
-            return std::pair(h.cluster->host_time()->call.count(),
-                             h.cluster->host_time()->send.count());
+          [](const ClusterHandle& h)
+              -> std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> {
+            const auto& host = h.cluster->host_time();
+            if (!host.has_value()) return std::nullopt;
+            return std::tuple(host->call.count(), host->send.count(), host->step.count());
           },
-          "What asking for an operator and for a transfer takes; None: no time.")
+          "What asking for an operator and for a transfer takes, and what comes before the first "
+          "of "
+          "a step; None: no time.")
       .def_prop_ro("devices", [](const ClusterHandle& h) { return h.cluster->spec().devices; })
       .def(
           "with_capacities",

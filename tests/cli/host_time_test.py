@@ -43,6 +43,17 @@ def test_a_plan_under_it_is_no_longer_than_one_without_replayed(
     calls = sum(1 for op in plan["operators"] if op["end"] > op["start"])
     assert plan["makespan"] > calls * 20_000  # one thread asks for them all
 
+    # A step that begins later ends later by as much.
+    later = [HOST[0], HOST[1] + ",1ms"]
+    told = json.loads(run("simulate", graph, with_it, *later, "--json").stdout)
+    assert told["makespan"] == plan["makespan"] + 1_000_000
+    assert placed(run, graph, without, *later)["makespan"] == told["makespan"]
+    run("verify", graph, without)
+    assert (
+        "expected CALL,SEND or CALL,SEND,STEP"
+        in run("simulate", graph, with_it, "--host-time", "1us,2us,3us,4us", code=2).stderr
+    )
+
     # A call that is said to be asked for sooner is found out.
     late = max(plan["operators"], key=lambda op: op["asked"])
     late["asked"] -= 1

@@ -150,7 +150,7 @@ def test_written_clusters_keep_the_schema(
 
 
 @pytest.mark.parametrize(
-    "how", [{"sends": "blocking"}, {"sends": "1us,2us"}, {"host_time": "1us,2us"}]
+    "how", [{"sends": "blocking"}, {"sends": "1us,2us"}, {"host_time": "1us,2us,3us"}]
 )
 def test_what_hosts_and_messages_take_keeps_the_schema(
     is_valid: Validate, how: dict[str, Any]

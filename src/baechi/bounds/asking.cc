@@ -21,8 +21,9 @@ Time asking(const CostModel& costs) {
     ++calls;
     shortest = std::min(shortest.value_or(*least), *least);
   }
+  if (calls == 0) return Time(0);
   const auto hosts = static_cast<std::int64_t>(cluster.num_hosts());
-  return cluster.host_time()->call * ((calls + hosts - 1) / hosts) + shortest.value_or(Time(0));
+  return cluster.host_time()->call * ((calls + hosts - 1) / hosts) + *shortest;
 }
 
 }  // namespace baechi::bounds

@@ -84,6 +84,10 @@ std::vector<NamedBound> lower_bounds(const CostModel& costs, const CancelFlag* c
     strongest = Time(cut);
   }
   if (const Time asked = bounds::asking(costs); asked > strongest) add("asking", asked.count());
+  // All of a schedule that takes time lies behind the start of its step, which no bound above knows.
+  if (const auto& host = costs.cluster().host_time(); host.has_value())
+    for (NamedBound& bound : found)
+      if (bound.value > Time(0)) bound.value += host->step;
 
   std::ranges::sort(found, [](const NamedBound& a, const NamedBound& b) {
     return a.value != b.value ? a.value > b.value : a.name < b.name;

@@ -134,7 +134,7 @@ Cluster::Cluster(ClusterSpec spec) : spec_(std::move(spec)) {
   check_devices(spec_);
   for (const LinkRule& rule : spec_.links) check_rule(spec_, rule);
   if (spec_.host_time.has_value() &&
-      (spec_.host_time->call < Time(0) || spec_.host_time->send < Time(0)))
+      std::min({spec_.host_time->call, spec_.host_time->send, spec_.host_time->step}) < Time(0))
     throw InputError("the host time is negative");
   if (spec_.message_time.has_value() &&
       (spec_.message_time->send < Time(0) || spec_.message_time->receive < Time(0)))

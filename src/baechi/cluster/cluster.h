@@ -68,10 +68,11 @@ struct LinkRule {
   friend bool operator==(const LinkRule&, const LinkRule&) = default;
 };
 
-// What one thread per host takes to ask for work: for an operator, and for a transfer
-// (docs/reference/semantics.md, "The host that asks").
+// What one thread per host takes to ask for work: for an operator, for a transfer, and of every step
+// before the first of them (docs/reference/semantics.md, "The host that asks").
 struct HostTime {
   Time call, send;
+  Time step = {};
 
   friend bool operator==(const HostTime&, const HostTime&) = default;
 };

@@ -53,7 +53,7 @@ void ask(const CostModel& costs, const Placement& placement, std::span<const OpI
          IdVector<OpId, Time>& asked) {
   const OpGraph& graph = costs.graph();
   const HostTime host = *costs.cluster().host_time();
-  std::vector<Time> clock(costs.cluster().num_hosts());
+  std::vector<Time> clock(costs.cluster().num_hosts(), host.step);
   std::vector<DeviceId> reached;
   asked.assign(graph.num_ops(), Time(0));
   const auto asks_for = [&](OpId op) {

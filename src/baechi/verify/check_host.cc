@@ -57,7 +57,7 @@ class HostCheck {
     std::sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) {
       return std::tie(a.begin, a.end, a.op) < std::tie(b.begin, b.end, b.op);
     });
-    Time now;
+    Time now = cluster_.host_time()->step;
     for (const Turn& turn : turns) {
       if (turn.begin != now)
         return report_("host " + in_quotes(host) + " begins to ask for " + say_.op(turn.op) +

@@ -46,7 +46,7 @@ def test_measured_costs_have_what_asking_takes() -> None:
         model, cluster = Deep().double(), baechi.Cluster("2x1GiB", link=LINK)
         how: dict[str, Any] = {"costs": "measure", "optimizer": "sgd", "budget": "200ms"}
         placed = place(model, rows(1), cluster, **how)
-        assert placed.plan.cluster.host_time_ns == (40_000, 50_000)
+        assert placed.plan.cluster.host_time_ns == (40_000, 50_000, 0)
         x = rows(1).to("sim:0")
         taken = virtual_ns(lambda: (model.zero_grad(), model(x).backward()))
         assert taken == pytest.approx(placed.plan.makespan_ns, rel=0.03)
@@ -55,7 +55,7 @@ def test_measured_costs_have_what_asking_takes() -> None:
         known = baechi.Cluster("2x1GiB", link=LINK, host_time="1us,2us")
         with pytest.raises(baechi.InputError, match=r"^cluster: the plan was made for another"):
             baechi.torch.place(model, rows(1), known, plan=placed.plan)
-        assert place(model, rows(1), known, **how).plan.cluster.host_time_ns == (1000, 2000)
+        assert place(model, rows(1), known, **how).plan.cluster.host_time_ns == (1000, 2000, 0)
 
 
 def test_a_model_is_planned_and_runs_as_planned() -> None:

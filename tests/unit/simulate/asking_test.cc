@@ -10,6 +10,7 @@
 
 #include "baechi/base/random.h"
 #include "baechi/bounds/asking.h"
+#include "baechi/bounds/lower_bounds.h"
 #include "baechi/schedule/execution_order.h"
 #include "baechi/simulate/critical_path.h"
 #include "baechi/simulate/execution_simulator.h"
@@ -21,9 +22,9 @@
 namespace baechi::testing {
 namespace {
 
-Cluster asking_for(Time call, Time send, bool two_hosts = false) {
+Cluster asking_for(Time call, Time send, bool two_hosts = false, Time step = {}) {
   ClusterSpec spec = byte_per_ns(2, CommunicationMode::kParallel).spec();
-  spec.host_time = HostTime{call, send};
+  spec.host_time = HostTime{call, send, step};
   if (two_hosts) spec.devices[1].host = "other";
   return Cluster(std::move(spec));
 }
@@ -91,6 +92,23 @@ TEST_CASE("host: a transfer that is asked for late starts late") {
   CHECK(Asked{graph, schedule}("c") == times(22, 22));
 }
 
+TEST_CASE("host: a step begins when its thread comes to the first of its work") {
+  const OpGraph graph = three();
+  const Cluster cluster = asking_for(Time(3), Time(2), false, Time(100));
+  const Schedule schedule = replayed(graph, cluster, ExecutionOrder::kPlanned);
+  const Asked at{graph, schedule};
+  CHECK(at("a") == times(103, 103));
+  CHECK(at("c") == times(108, 108));
+  CHECK(schedule.makespan == Time(116));
+  CHECK(lower_bounds(CostModel(graph, cluster)).front().value > Time(101));
+  Schedule early = schedule;
+  for (Time& asked : early.asked) asked -= Time(1);
+  CHECK(
+      check_schedule(graph, cluster, early).front() ==
+      "host 'localhost' begins to ask for operator 'a' at 99 ns, not at 100 ns, when it has asked "
+      "for what comes before");
+}
+
 TEST_CASE("host: every host has a thread of its own") {
   const OpGraph graph = three();
   const Cluster cluster = asking_for(Time(6), Time(2), true);
@@ -136,7 +154,8 @@ TEST_CASE(
     const OpGraph graph = random_dag(seed, varied_limits(random));
     ClusterSpec spec = varied_cluster(seed, random).spec();
     const Cluster without(spec);
-    spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6))};
+    spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6)),
+                              Time(random.between(0, 9))};
     const Cluster cluster(std::move(spec));
     const CostModel costs(graph, cluster);
     const std::optional<Placement> placement = random_placement(costs, random);
@@ -151,6 +170,8 @@ TEST_CASE(
         check_schedule(graph, cluster, schedule, {.capacities = false, .order = order});
     REQUIRE_MESSAGE(faults.empty(), faults.front());
     REQUIRE(bounds::asking(costs) <= schedule.makespan);
+    if (check_schedule(graph, cluster, schedule, {.order = order}).empty())
+      for (const NamedBound& bound : lower_bounds(costs)) REQUIRE(bound.value <= schedule.makespan);
     const CriticalPath path = critical_path(graph, cluster, schedule);
     Time total = path.links.front().start;
     for (const CriticalUse use : {CriticalUse::kCompute, CriticalUse::kTransfer,
@@ -195,14 +216,19 @@ TEST_CASE("host: that takes no time changes nothing") {
     ClusterSpec spec = varied_cluster(seed, random).spec();
     const Cluster without(spec);
     spec.host_time = HostTime{};
-    const Cluster cluster(std::move(spec));
-    const CostModel costs(graph, cluster), same(graph, without);
+    const Cluster cluster(spec);
+    spec.host_time->step = Time(50);
+    const Cluster late(std::move(spec));
+    const CostModel costs(graph, cluster), same(graph, without), behind(graph, late);
     const std::optional<Placement> placement = random_placement(costs, random);
     if (!placement.has_value()) continue;
     const PlacedGraph placed{*placement, random_order(costs, *placement, random)};
     Trace with = simulate(costs, placed);
     with.schedule.asked.clear();
     REQUIRE(with == simulate(same, placed));
+    const Time makespan = with.schedule.makespan;
+    REQUIRE(simulate(behind, placed).schedule.makespan ==
+            (makespan > Time(0) ? makespan + Time(50) : makespan));
   }
 }
 

@@ -91,7 +91,8 @@ class NaiveStep {
     IdVector<OpId, Time> asked(graph_.num_ops());
     std::map<std::size_t, Time> clocks;  // of the hosts
     const auto ask = [&](OpId op) {
-      Time& clock = clocks[cluster_.host_of(placed_.device[op])];
+      const std::size_t host = cluster_.host_of(placed_.device[op]);
+      Time& clock = clocks.try_emplace(host, cluster_.host_time()->step).first->second;
       const bool runs = slots_[op].start < slots_[op].end;
       if (runs) clock += cluster_.host_time()->call;
       asked[op] = clock;

@@ -81,7 +81,8 @@ TEST_CASE("simulate: a host that takes time to ask is that of the naive replay")
     ClusterSpec spec = varied_cluster(seed, random).spec();
     for (Device& device : spec.devices)
       if (random.chance(0.3)) device.host = "other";
-    spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6))};
+    spec.host_time = HostTime{Time(random.between(0, 6)), Time(random.between(0, 6)),
+                              Time(random.between(0, 9))};
     const Cluster cluster(std::move(spec));
     const CostModel costs(graph, cluster);
     const std::optional<Placement> placement = random_placement(costs, random);

@@ -103,10 +103,11 @@ LinkRule read_link(JsonReader& json) {
 }
 
 HostTime read_host_time(JsonReader& json) {
-  static constexpr std::array<std::string_view, 2> kNames{"call", "send"};
+  static constexpr std::array<std::string_view, 3> kNames{"call", "send", "step"};
   HostTime host;
-  const std::uint64_t seen = json.read_fields(
-      kNames, [&](std::size_t field) { (field == 0 ? host.call : host.send) = read_time(json); });
+  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
+    (field == 0 ? host.call : field == 1 ? host.send : host.step) = read_time(json);
+  });
   json.require_fields(kNames, seen, 2);
   return host;
 }
@@ -247,6 +248,7 @@ void write_cluster_object(JsonWriter& json, const ClusterSpec& spec, bool standa
     json.begin_object("host_time", JsonWriter::Layout::kInline);
     json.field("call", exact_text(spec.host_time->call));
     json.field("send", exact_text(spec.host_time->send));
+    if (spec.host_time->step > Time(0)) json.field("step", exact_text(spec.host_time->step));
     json.end_object();
   }
   json.begin_array("devices");

@@ -309,14 +309,16 @@ MessageTime parse_message_time(std::string_view text) try {
 
 HostTime parse_host_time(std::string_view text) try {
   std::string_view rest = text;
-  const bool has_send = text.find(',') != text.npos;
+  const auto commas = std::count(text.begin(), text.end(), ',');
   HostTime host;
   host.call = parse_time(trim(take_until(rest, ',')));
-  host.send = has_send ? parse_time(trim(rest)) : host.call;
+  host.send = commas > 0 ? parse_time(trim(take_until(rest, ','))) : host.call;
+  if (commas > 1) host.step = parse_time(trim(rest));
   return host;
 } catch (const InputError& error) {
-  throw InputError("host time '" + printable(text, 60) + "'",
-                   std::string(error.what()) + " (expected CALL,SEND such as 2us,10us)");
+  throw InputError(
+      "host time '" + printable(text, 60) + "'",
+      std::string(error.what()) + " (expected CALL,SEND or CALL,SEND,STEP such as 2us,10us)");
 }
 
 ClusterSpec parse_cluster(std::string_view text, const std::string& place) {

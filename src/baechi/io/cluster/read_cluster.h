@@ -42,7 +42,7 @@ CommunicationMode parse_communication(std::string_view text);
 Sends parse_sends(std::string_view text);
 // "SEND,RECEIVE", such as "100us,150us".
 MessageTime parse_message_time(std::string_view text);
-// "CALL,SEND", such as "2us,10us", or one time for both.
+// "CALL,SEND" or "CALL,SEND,STEP", such as "2us,10us,1ms", or one time for calls and sends.
 HostTime parse_host_time(std::string_view text);
 
 }  // namespace baechi
