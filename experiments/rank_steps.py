@@ -18,7 +18,7 @@ import baechi.torch
 import torch
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.steps import RankSteps
-from baechi.torch.ranks.transport import message_time
+from baechi.torch.ranks.times import message_time, with_times
 from safetensors.torch import save_file
 from torch import distributed, nn
 from torch.distributed import pipelining
@@ -82,22 +82,14 @@ def planned_bytes(plan: baechi.Plan) -> int:
 
 
 def link() -> baechi.Cluster:
-    """Return all ranks as a cluster, with the link that rank 0 and rank 1 measure by messages.
-
-    And with what a message takes its ends.
-    """
+    """Return all ranks as a cluster, with the link that rank 0 and rank 1 measure by messages."""
     taken = [_there_and_back(size) / 2 for size in (4, _LARGE)]
     box = [taken]
     distributed.broadcast_object_list(box, 0)
     small, large = box[0]
     bandwidth = round((_LARGE - 4) / max(large - small, 1e-9))
     count = distributed.get_world_size()
-    ends = message_time(Processes(torch.device("cpu")))
-    return baechi.Cluster(
-        f"{count}x1GiB",
-        link=f"{round(small * 1e9)}ns,{bandwidth}B/s",
-        sends=",".join(f"{round(each * 1e9)}ns" for each in ends),
-    )
+    return baechi.Cluster(f"{count}x1GiB", link=f"{round(small * 1e9)}ns,{bandwidth}B/s")
 
 
 def _there_and_back(size: int) -> float:
@@ -143,6 +135,7 @@ def placed_step(
     name: str,
     micro_batches: int,
     cluster: baechi.Cluster,
+    processes: Processes,
     *,
     wait: float = FORWARD,
     replicas: int = 1,
@@ -154,7 +147,7 @@ def placed_step(
     placed = baechi.torch.place(
         model,
         x,
-        cluster,
+        with_times(cluster, processes, micro_batches // replicas),
         loss=loss_of,
         targets=targets,
         micro_batches=micro_batches,
@@ -188,7 +181,7 @@ def placed_step(
     }
 
 
-def talk(cluster: baechi.Cluster) -> list[dict[str, Any]]:
+def talk(cluster: baechi.Cluster, processes: Processes) -> list[dict[str, Any]]:
     """Measure what ranks take for a message, and to agree on a step."""
     first, second = (device.name for device in cluster.devices[:2])
     rows = []
@@ -196,7 +189,6 @@ def talk(cluster: baechi.Cluster) -> list[dict[str, Any]]:
         what = f"a message of {said}, one way between two ranks"
         took: float = cluster.transfer_time(size, first, second)
         rows.append({"what": what, "measured_ns": round(took)})
-    processes = Processes(torch.device("cpu"))
     for what, thread in zip(("sender", "receiver"), message_time(processes), strict=True):
         rows.append({"what": f"that, of its {what}'s thread", "measured_ns": round(thread * 1e9)})
     calls: dict[str, Callable[[], Any]] = {
@@ -291,13 +283,13 @@ def memory(weights: Path | None) -> dict[str, Any]:
     }
 
 
-def beside_plans(cluster: baechi.Cluster) -> list[dict[str, Any]]:
+def beside_plans(cluster: baechi.Cluster, processes: Processes) -> list[dict[str, Any]]:
     """Measure steps, of long kernels and of two replicas, too."""
-    rows = [placed_step(name, m, cluster) for name in MODELS for m in MICRO_BATCHES]
-    rows += [placed_step(name, 8, cluster, replicas=2) for name in MODELS]
+    rows = [placed_step(name, m, cluster, processes) for name in MODELS for m in MICRO_BATCHES]
+    rows += [placed_step(name, 8, cluster, processes, replicas=2) for name in MODELS]
     for replicas in (1, 2):
         how: Any = {"wait": LONG * FORWARD, "replicas": replicas}
-        rows += [placed_step(name, 8, cluster, **how) for name in MODELS]
+        rows += [placed_step(name, 8, cluster, processes, **how) for name in MODELS]
     return rows
 
 
@@ -307,7 +299,7 @@ def main(path: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     if distributed.get_world_size() == 2:
-        rows = beside_plans(link())
+        rows = beside_plans(link(), Processes(torch.device("cpu")))
         if distributed.get_rank() == 0:
             write_whole(path, json.dumps({"ours": rows}))
         distributed.destroy_process_group()
@@ -321,8 +313,9 @@ def main(path: Path) -> None:
     memory(None)  # what is loaded once is no part of a measurement
     held = [memory(given) for given in (weights, None)]
     cluster = link()
-    ours = beside_plans(cluster)
-    told = talk(cluster)
+    processes = Processes(torch.device("cpu"))
+    ours = beside_plans(cluster, processes)
+    told = talk(cluster, processes)
     theirs = []
     for name, model in MODELS.items():
         for m in MICRO_BATCHES:

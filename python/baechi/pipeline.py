@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copyreg
+import json
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,11 @@ def cluster_of(cluster: ClusterLike) -> _core.Cluster:
         f"cluster: expected a baechi.Cluster, a line such as '2x24GiB+2x8GiB@0.6' or the path of a "
         f"file, found {described(cluster)}"
     )
+
+
+def with_fields(cluster: _core.Cluster, **fields: Any) -> _core.Cluster:
+    """Return a cluster with other values of some fields of its file."""
+    return _core.Cluster.from_json(json.dumps({**json.loads(cluster.to_json()), **fields}))
 
 
 def _placement_given(device_of: object) -> dict[str, str]:

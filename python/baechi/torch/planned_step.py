@@ -344,7 +344,7 @@ def graph_for(
 def _is_last_apart(asked: Request) -> bool:
     """Return whether what ends a step has operators of its own; replicas do that where they are."""
     if asked.plan is None:
-        return not asked.has_replicas
+        return asked.replicas == "1"
     ends = f":{SUM}", f":{WRITE}"
     return any(name.endswith(ends) for name in asked.plan.device_of)
 

@@ -56,11 +56,10 @@ class Request:
             )
 
     @property
-    def has_replicas(self) -> bool:
-        """Whether several copies of a placement may share a step."""
-        if self.plan is not None:
-            return self.plan.replicas > 1
-        return str(self.search.options.get("replicas", 1)) != "1"
+    def replicas(self) -> str:
+        """How many copies of a placement share a step: a number, or "auto"."""
+        given = self.search.options.get("replicas", 1)
+        return str(given if self.plan is None else self.plan.replicas)
 
 
 _COSTS = ("estimate", "measure")

@@ -95,6 +95,24 @@ def Drops(self: Any, x: torch.Tensor) -> torch.Tensor:
     return nn.functional.dropout(x * self.weight, 0.5, self.training)
 
 
+@module(lambda: {"drops": Drops(), "norm": nn.BatchNorm1d(64)})
+def Normed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Keeps means of what random numbers make."""
+    return self.norm(self.drops(x))
+
+
+class Counts(Frozen):
+    """Counts in a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = torch.zeros(5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return super().forward(x)
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, placed at random, and how it is trained."""
@@ -440,6 +458,8 @@ def faults(_: Path) -> dict[str, str]:
     changes.load_state_dict(built(case)[0].state_dict())
     changes.model(again := x.clone())
     said["called to change"] = f"{again.sum():.9f}"
+    counts = placed_at_random(case, Counts().double(), batch)
+    said["counts"] = said_by(lambda: counts.step(x, targets))
     breaks = placed_at_random(case, Breaks().double(), batch)
     said["breaks"] = said_by(lambda: breaks.step(x, targets))
     said["called in parts"] = said_by(lambda: breaks.model(x))
@@ -492,14 +512,19 @@ def copied_faults(_: Path) -> dict[str, str]:
     return said
 
 
-def dropped(_: Path) -> torch.Tensor:
-    """Return the gradient of two replicas that draw numbers for equal inputs."""
+def dropped(_: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a gradient of replicas that draw numbers for equal inputs, and a mean of a call."""
     case = Case(Drops, lambda: torch.ones(2, 64).double(), 2, loss=torch.Tensor.sum, replicas=2)
     model, *batch = built(case)
     placed_at_random(case, model, batch).step(batch[0])
     gradient = next(model.parameters()).grad
     assert gradient is not None
-    return gradient
+    case = dataclasses.replace(case, model=Normed, batch=rows(4, 64))
+    model, *batch = built(case)
+    placed_at_random(case, model, batch)
+    with torch.no_grad():
+        model(torch.rand(2, 64).double())
+    return gradient, model.norm.running_mean
 
 
 def copied_infinite(folder: Path) -> Any:

@@ -121,6 +121,7 @@ _SAID = {  # on both ranks
     "state": "placed.state_dict(), on every rank, gathers all of them",
     "restore": "restore: the model is placed over ranks",
     "clip": "placed.clip_grad_norm_(max_norm), on every rank, clips by the norm of all",
+    "counts": "Counts changes a tensor of shape (5,) in place, which is no buffer of it, so",
     "breaks": "over ranks a step of Breaks has to be one graph",
     "laid": "the device is gone",
     "raises": "index out of range",
@@ -172,8 +173,11 @@ def test_what_replicas_cannot_do_is_one_error_on_each(folder: Path, name: str) -
 
 @pytest.mark.parametrize("name", ["dropped"])
 def test_replicas_draw_other_random_numbers(folder: Path, name: str) -> None:
-    first, other = found(folder, name)
+    """In a step, that is: a call is the same on each."""
+    (first, mean), (other, same) = found(folder, name)
     assert torch.equal(first, other)
+    assert mean.count_nonzero() > 8
+    assert torch.equal(mean, same)
     assert set(first.tolist()) == {0.0, 1.0, 2.0}
 
 

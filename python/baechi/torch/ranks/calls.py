@@ -22,7 +22,7 @@ from baechi.torch.capture.joint import flags
 from baechi.torch.program import Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Layout
 from baechi.torch.program.instructions import HOST
-from baechi.torch.ranks.errors import RankError
+from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
@@ -32,7 +32,6 @@ from baechi.torch.ranks.program import (
     RankProgram,
     facts_of_call,
     others_of,
-    own_random_numbers,
     traced_batch,
 )
 from baechi.torch.run.backend import Frame, weakly
@@ -120,8 +119,8 @@ class RankCalls:
         def called(*args: Any) -> list[Any]:
             self._shaped.close()
             self._has_begun = True
-            others = others_of(args, self._batch, self.placement.weights)
-            self.processes.agree(_CALL, self._facts | {"program": made.digest, READ: others})
+            others = facts_of(others_of(args, self._batch, self.placement.weights))
+            self.processes.ask(_CALL, self._facts | {"program": made.digest, READ: others})
             return made(*args)
 
         self._runs.append(called)
@@ -227,23 +226,15 @@ class RankGraph(Graph):
 
     def _run(self, name: str, run: RankProgram, values: list[Any]) -> list[Any]:
         """Run this rank's part; return all that every rank is to have."""
-        processes, error, found = self.processes, None, []
-        try:
-            with own_random_numbers(processes):
-                found = run(values)
-            if processes.device.type != "cpu":  # what failed there shows where somebody waits
-                torch.accelerator.synchronize(processes.device)
-        except Exception as failed:
-            if processes.failed:
-                raise RankError(processes.failed) from None
-            error = failed
-        run.transport.finish()
+        processes = self.processes
+        found, error = run.tried(functools.partial(run, values), processes.part)
         there = range(len(found)) if name == "forward" else self._own_gradients(found)
         finite = name == "forward" or all(bool(found[i].isfinite().all()) for i in there)
         told = processes.agree(f"finish the {name} of this call", {}, error, [float(finite)])
         if finite and not all(is_finite for is_finite, *_ in told):  # which a GradScaler looks for
             if there:
-                found[there[0]] = torch.full_like(found[there[0]], float("inf"))
+                least = min(there, key=lambda i: found[i].numel())
+                found[least] = torch.full_like(found[least], float("inf"))
             else:
                 self.placement.weights.be_infinite()
         weights = self.joint.weights

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from baechi import __version__
-from baechi._core import Cluster, Graph, InputError, Plan
+from baechi._core import Graph, InputError, Plan
 from baechi.torch.devices import device_of_process, store_of
 from baechi.torch.planned_step import PlannedStep, cluster_for, costs_on, planned, steps_of
 from baechi.torch.ranks.errors import digest, facts_of, sum_of
 from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
 from baechi.torch.ranks.replicas import Replicas
-from baechi.torch.ranks.transport import message_time
+from baechi.torch.ranks.times import with_times
 from baechi.torch.ranks.weights import owners_of
 from baechi.torch.request import Request
 from baechi.torch.weights.sources import make_weights
@@ -36,7 +35,7 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
     if ranks not in ("auto", True, False):
         raise InputError(f"ranks is 'auto', True or False, not {ranks!r}")
     count = world_size() if ranks else 1
-    if count == 1 and asked.has_replicas:
+    if count == 1 and asked.replicas != "1":
         devices = len(cluster_for(asked))
         raise InputError(
             "replicas: each device of each replica has a process, and this is the only one: start "
@@ -49,7 +48,7 @@ def processes_for(asked: Request, ranks: Any) -> Processes | None:
                 "train.py, or call torch.distributed.init_process_group"
             )
         return None
-    cluster, replicas = cluster_for(asked), str(asked.search.options.get("replicas", 1))
+    cluster, replicas = cluster_for(asked), asked.replicas
     if replicas.isdigit() and count % max(int(replicas), 1):
         raise InputError(
             f"replicas: {replicas} do not divide the {count} processes: each has as many of them"
@@ -78,8 +77,11 @@ def place_over_ranks(asked: Request, processes: Processes) -> RankPlaced:
     with processes.agreeing("place this model") as facts:
         facts.update(_facts(asked, processes))
     if asked.costs == "measure":
-        costs = _measured(asked, processes)
-        asked = replace(asked, costs=costs, cluster=_with_messages(asked, processes))
+        asked = replace(asked, costs=_measured(asked, processes))
+        if asked.plan is None:
+            parts = asked.micro_batches if isinstance(asked.micro_batches, int) else 1
+            each = parts // int(asked.replicas) if asked.replicas.isdigit() else parts
+            asked = replace(asked, cluster=with_times(cluster_for(asked), processes, max(each, 1)))
     found: PlannedStep | None = None
     with processes.agreeing("plan this step"), processes.tracing():
         if processes.rank == 0:
@@ -125,16 +127,6 @@ def _measured(asked: Request, processes: Processes) -> Any:
     return found
 
 
-def _with_messages(asked: Request, processes: Processes) -> Any:
-    """Return the cluster, with what a message takes its ends unless it says so."""
-    cluster = cluster_for(asked)
-    if asked.plan is not None or store_of(cluster) is not None or cluster.sends != "free":
-        return asked.cluster
-    send, receive = message_time(processes)
-    sends = {"send": round(send * 1e9), "receive": round(receive * 1e9)}
-    return Cluster.from_json(json.dumps({**json.loads(cluster.to_json()), "sends": sends}))
-
-
 def _texts_of(plan: Plan) -> tuple[str, str, int]:
     count = plan.micro_batches * plan.replicas
     return plan.to_json(), plan.micro_batch_graph.to_json(), count
@@ -149,7 +141,7 @@ def _facts(asked: Request, processes: Processes) -> dict[str, str]:
         "shapes of the example": facts_of((asked.example_inputs, asked.targets), with_values=False),
         "plan": str(plan),
         "micro_batches": str(asked.micro_batches),
-        "replicas": str(asked.search.options.get("replicas", 1)),
+        "replicas": asked.replicas,
         "model": f"{type(asked.model).__name__}, training: {asked.model.training}",
     }
     for name, weight in named_tensors(asked.model):

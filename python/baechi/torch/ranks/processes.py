@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +59,8 @@ class Processes:
         self.alike: Any = None  # those that run the same part
         self.calls = itertools.count(1)  # of what is placed here, that may go back
         self.failed = ""  # why nothing more can run
+        self._awaited: Callable[[], Any] | None = None  # of all, on what they are about to do
+        self._disagreed: Exception | None = None
         _known.append(self)
         self.kinds = self.gathered(device.type)
         self.are_alike = len({*self.kinds}) == 1
@@ -97,12 +98,44 @@ class Processes:
     @contextlib.contextmanager
     def agreeing(self, what: str) -> Iterator[dict[str, str]]:
         """Do what all ranks do, and go on behind it if all could and found the same facts."""
+        with self.asking(what) as facts:
+            yield facts
+        self.agreed(at_last=True)
+
+    @contextlib.contextmanager
+    def asking(self, what: str) -> Iterator[dict[str, str]]:
+        """Do what all ranks do, and tell them: they have `agreed` before there is any message."""
         facts: dict[str, str] = {}
         try:
             yield facts
         except Exception as error:
             self.agree(what, facts, error)
-        self.agree(what, facts)
+        self.ask(what, facts)
+
+    def ask(self, what: str, facts: Mapping[str, str]) -> None:
+        """Tell the others what this rank is about to do."""
+        self._disagreed = None
+        self._awaited = self.tell(what, facts)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is not known yet what the others are about to do."""
+        return self._awaited is not None
+
+    def agreed(self, *, at_last: bool = False) -> None:
+        """Wait for what was asked last; raise what `agree` raises, each time up to the last."""
+        if self._awaited is not None:
+            awaited, self._awaited = self._awaited, None
+            try:
+                awaited()
+            except Exception as error:
+                self._disagreed = error
+        said, self._disagreed = self._disagreed, None if at_last else self._disagreed
+        try:
+            if said is not None:
+                raise said
+        finally:
+            del said  # which holds this frame
 
     def agree(
         self,
@@ -119,15 +152,40 @@ class Processes:
             RankError: Another rank failed, or does not answer.
 
         """
+        return self.tell(what, facts, error, numbers)()
+
+    def tell(
+        self,
+        what: str,
+        facts: Mapping[str, str],
+        error: Exception | None = None,
+        numbers: Sequence[float] = (),
+    ) -> Callable[[], list[list[float]]]:
+        """Tell all others, in one hop, unlike a ring; return what waits for what they tell."""
         whole = digest(repr((what, facts)))
         words = [int(whole[i : i + 12], 16) for i in (0, 12, 24, 36)]  # whole numbers as floats
         line = [float(error is None), *words, *numbers, 0, 0, 0][: len(words) + 4]
         mine = torch.tensor(line, dtype=torch.float64)
         lines = [torch.empty_like(mine) if i != self.rank else mine for i in range(self.count)]
-        self._talk(functools.partial(self._exchange, lines), what)
-        found = [each.tolist() for each in lines]
-        if all(each[0] and each[1:5] == words for each in found):
+        works: list[Any] = []
+
+        def post() -> None:
+            others = [i for i in range(self.count) if i != self.rank]
+            works.extend(self.group.recv([lines[i]], i, 0) for i in others)
+            works.extend(self.group.send([mine], i, 0) for i in others)
+
+        def told() -> list[list[float]]:
+            self._talk(lambda: [work.wait() for work in works], what)
+            found = [each.tolist() for each in lines]
+            if not all(each[0] and each[1:5] == words for each in found):
+                self._explain(what, facts, error)
             return [each[5:] for each in found]
+
+        self._talk(post, what)
+        return told
+
+    def _explain(self, what: str, facts: Mapping[str, str], error: Exception | None) -> None:
+        """Raise on all ranks what they do not agree on."""
         everyone = self.gathered((what, facts, None if error is None else Told.of(error)))
         if error is not None:
             raise error
@@ -142,14 +200,6 @@ class Processes:
                     "calls the same, in the same order"
                 )
         raise InputError(difference(what, [facts for _, facts, _ in everyone]))
-
-    def _exchange(self, lines: Sequence[torch.Tensor]) -> None:
-        """Send this rank's line to all others, and receive theirs: in one hop, unlike a ring."""
-        mine, others = lines[self.rank], [i for i in range(self.count) if i != self.rank]
-        works = [self.group.recv([lines[i]], i, 0) for i in others]
-        works += [self.group.send([mine], i, 0) for i in others]
-        for work in works:
-            work.wait()
 
     def _talk(self, call: Callable[[], Any], what: str) -> None:
         self.waited(call, f"all ranks to {what}", "a rank")

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from baechi.torch.program import Program
 from baechi.torch.program.cutting import EVERYWHERE, Ranks, part_of
 from baechi.torch.program.peaks import walk
-from baechi.torch.ranks.errors import digest, facts_of
+from baechi.torch.ranks.errors import RankError, digest, facts_of
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.replicas import Buckets
 from baechi.torch.ranks.transport import Transport
@@ -25,7 +26,7 @@ from baechi.torch.where.moving import listed, moved
 
 GRAPHS = 64  # one for each size of a batch, as messages have sizes
 READ = "values of tensors that the model reads"
-_SPREAD = 1_000_003  # between the seeds of ranks
+_SPREAD = 1_000_003  # between the seeds of streams
 
 
 class RankPlacement(Placement):
@@ -64,6 +65,7 @@ class RankProgram:
         self.part = part_of(whole, processes.part, where, self.ranks, self.transport)
         ends = [processes.device, *([] if store is None else [placement.devices[store]])]
         self.run = executor.compile(self.part.program, ends)
+        self.took = 0.0  # seconds, when it ran last
 
     def peaks_of(self, device: int) -> list[int]:
         """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
@@ -78,21 +80,59 @@ class RankProgram:
         here = self.processes.device
         own = [values[i].to(here) if slot.device == 0 else values[i] for i, slot in pairs]
         values.clear()
+        begin = time.perf_counter()
         found: list[Any] = self.run(own)
+        self.took = time.perf_counter() - begin
         return found
+
+    def tried(
+        self, call: Callable[[], list[Any]], stream: int
+    ) -> tuple[list[Any], Exception | None]:
+        """Do what runs it; return what that gives, or its error once all messages have ended.
+
+        Args:
+            call: What runs it.
+            stream: Which random numbers this rank draws.
+
+        Raises:
+            Exception: Ranks do not agree on it, or one was lost.
+
+        """
+        processes, found, error = self.processes, list[Any](), None
+        with own_random_numbers(processes.device, stream):
+            try:
+                found = call()
+                if processes.device.type != "cpu":  # what failed there shows where somebody waits
+                    torch.accelerator.synchronize(processes.device)
+            except Exception as failed:
+                error = failed
+            try:
+                processes.agreed(at_last=True)
+            except Exception:
+                self.transport.forget()
+                raise
+        if processes.failed:
+            raise RankError(processes.failed) from None
+        self.transport.finish()
+        return found, error
 
 
 @contextlib.contextmanager
-def own_random_numbers(processes: Processes) -> Iterator[None]:
-    """Draw a rank's own numbers, from one that all draw; what follows is the same on all."""
-    seed = int(torch.randint(1 << 48, ()))
-    devices = [] if processes.device.type == "cpu" else [processes.device]
+def own_random_numbers(device: torch.device, stream: int) -> Iterator[None]:
+    """Draw numbers of a stream, from one that all draw; what follows is the same on all."""
+    devices = [] if device.type == "cpu" else [device]
     kind = devices[0].type if devices else "cuda"
     with torch.random.fork_rng(devices, device_type=kind):
-        torch.default_generator.manual_seed(seed + _SPREAD * processes.rank)
+        seed = _drawn()
+        torch.default_generator.manual_seed(seed + _SPREAD * stream)
         if devices:  # torch.manual_seed would note it for all that may come
-            torch.get_device_module(kind).manual_seed(seed + _SPREAD * processes.rank)
+            torch.get_device_module(kind).manual_seed(seed + _SPREAD * stream)
         yield
+    _drawn()  # as all do: whoever does not agree raises before
+
+
+def _drawn() -> int:
+    return int(torch.randint(1 << 48, ()))
 
 
 def facts_of_call(batch: Any, processes: Processes) -> dict[str, str]:
@@ -105,13 +145,12 @@ def facts_of_call(batch: Any, processes: Processes) -> dict[str, str]:
     }
 
 
-def others_of(args: Sequence[Any], batch: Any, weights: RankWeights) -> str:
-    """Return what ranks must have alike of what a graph reads beside the batch and weights."""
+def others_of(args: Sequence[Any], batch: Any, weights: RankWeights) -> list[torch.Tensor]:
+    """Return the tensors that a graph reads beside the batch and weights."""
     known = {*map(_memory, listed(batch))}
-    parts = {id(part): part for part in plain(args) if isinstance(part, torch.Tensor)}
-    return facts_of(
-        [part for i, part in parts.items() if i not in weights.names and _memory(part) not in known]
-    )
+    parts = {id(part): part for part in plain([*{id(arg): arg for arg in args}.values()])}
+    tensors = (part for i, part in parts.items() if i not in weights.names)
+    return [t for t in tensors if isinstance(t, torch.Tensor) and _memory(t) not in known]
 
 
 def _memory(tensor: torch.Tensor) -> int:

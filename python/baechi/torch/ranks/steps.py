@@ -19,7 +19,7 @@ from baechi.torch.program import Parts, Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE
 from baechi.torch.program.peaks import whole
 from baechi.torch.program.reductions import with_reductions
-from baechi.torch.ranks.errors import RankError
+from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
@@ -29,10 +29,10 @@ from baechi.torch.ranks.program import (
     RankProgram,
     facts_of_call,
     others_of,
-    own_random_numbers,
     traced_batch,
 )
 from baechi.torch.ranks.weights import RankWeights
+from baechi.torch.run.backend import weakly
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
@@ -51,7 +51,7 @@ class RankSteps(Steps):
         self.processes, self.weights = processes, weights
         self._sums: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of weights, by id
         self._compiled = torch.compile(
-            self._one, backend=self._backend, fullgraph=True, dynamic=False
+            self._one, backend=weakly(self._backend), fullgraph=True, dynamic=False
         )
         return self
 
@@ -70,7 +70,7 @@ class RankSteps(Steps):
     def _step(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         processes = self.processes
         inputs, targets = traced_batch((inputs, targets), self.placement, processes)
-        with processes.agreeing("run this step") as facts:
+        with processes.asking("run this step") as facts:
             facts.update(facts_of_call((inputs, targets), processes))
             scale = scale_of(scaler, processes.device)
             facts["scale"] = str(scale)
@@ -79,23 +79,28 @@ class RankSteps(Steps):
             programs = [self._program_of(found, group) for found, group, _ in groups]
             facts["program"] = " ".join(program.digest for program in programs)
             given = [value for _, group, _ in groups for args in group for value in args]
-            facts[READ] = others_of(given, (inputs, targets), self.weights)
-        (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
-        self.last = []
-        losses: list[torch.Tensor] = []
-        error: Exception | None = None
-        with own_random_numbers(processes):
-            for (found, group, shares), part in zip(groups, programs, strict=True):
-                try:
-                    if error is None:
-                        losses += self._run_group(found, group, shares, scale)
-                except Exception as failed:
-                    if processes.failed:
-                        raise RankError(processes.failed) from None
-                    error = failed
-                part.transport.finish()
-                self.last = [*self.last, part]
+            others = others_of(given, (inputs, targets), self.weights)
+            facts[READ] = facts_of(others)
+            self._check_unchanged(groups, others)
+        self.last, losses, error = [], list[torch.Tensor](), None
+        for one, part in zip(groups, programs, strict=True):
+            run = functools.partial(self._run_group, *one, scale) if error is None else list[Any]
+            made, failed = part.tried(run, processes.rank)
+            losses, error = losses + made, error or failed
+            self.last = [*self.last, part]
         return self._ended(losses, groups, error, scaler)
+
+    def _check_unchanged(self, groups: list[Group], others: Sequence[torch.Tensor]) -> None:
+        """Raise InputError where one rank alone would have what becomes of a tensor."""
+        read = {id(tensor): tensor for tensor in others}
+        for found, group, _ in groups:
+            for place in found.joint.mutated:
+                if (changed := read.get(id(group[0][place]))) is not None:
+                    raise InputError(
+                        f"{type(self.model).__name__} changes a tensor of shape "
+                        f"{tuple(changed.shape)} in place, which is no buffer of it, so that one "
+                        "rank would have its new values: register it as a buffer"
+                    )
 
     def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:
         """Keep a gradient until all ranks have come to the end."""
@@ -107,16 +112,17 @@ class RankSteps(Steps):
     ) -> torch.Tensor:
         """Return the loss, which one rank has; all go on, or none."""
         processes, total, finite = self.processes, 0.0, True
-        try:  # what failed on a device shows where somebody waits for it
-            if processes.device.type != "cpu":
-                torch.accelerator.synchronize(processes.device)
+        try:
             total = float(sum(losses)) if losses else 0.0
             finite = scaler is None or all(map(self._is_finite, self.weights.own.values()))
         except Exception as failed:
             error = error or failed
         numbers = total, float(finite), float(bool(losses))
         what = "finish this step (gradients stay as they were)"
-        found = processes.agree(what, {}, error, numbers)
+        told = processes.tell(what, {}, error, numbers)
+        given = (value for _, group, _ in groups for args in group for value in args)
+        (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
+        found = told()
         for weight, gradient in self._sums.values():
             super()._give(weight, gradient)
         if finite and not all(each[1] for each in found):

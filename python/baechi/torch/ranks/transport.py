@@ -8,7 +8,6 @@ call here waits but `take`, `gone` and `finish`. What was sent is kept until one
 from __future__ import annotations
 
 import functools
-import time
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from torch import distributed
 
 from baechi.torch.program.cutting import Layout, Message
 from baechi.torch.ranks.processes import Processes
-
-_PAUSE, _REPEATS = 0.002, 16
 
 
 class Transport:
@@ -27,6 +24,7 @@ class Transport:
         self.processes = processes
         self.messages: list[Message] = []
         self.begun = 0  # of the messages, in their order, in this run
+        self._expected: list[int] = []  # that are asked for once ranks have agreed
         self._open: dict[int, tuple[list[Any], Any]] = {}  # on their way: works and memory
 
     def send(self, number: int, *tensors: torch.Tensor) -> None:
@@ -35,6 +33,7 @@ class Transport:
         pairs = zip(tensors, message.layouts, strict=True)
         laid = [_laid_out(*pair, message) for pair in pairs]  # if it raises, `finish` sends others
         self._begin(number)
+        self._ask()
         if not message.is_bucket:
             self._open[number] = self._posted(processes.group.send, laid[0], message.target)
             return
@@ -45,9 +44,10 @@ class Transport:
 
     def expect(self, number: int) -> None:
         """Ask for a message."""
-        message = self._begin(number)
-        buffer = message.layouts[0].empty()
-        self._open[number] = self._posted(self.processes.group.recv, buffer, message.source)
+        self._begin(number)
+        self._expected.append(number)
+        if not self.processes.is_asking:
+            self._ask()
 
     def take(self, number: int) -> Any:
         """Return what was asked for, once it is there; of a bucket a list."""
@@ -66,6 +66,7 @@ class Transport:
 
     def gone(self, number: int) -> None:
         """Wait until a message has left, so that its memory may be changed."""
+        self._ask()
         if number in self._open:
             self._ended(number)
 
@@ -77,51 +78,42 @@ class Transport:
                 self.send(self.begun, *(layout.empty().zero_() for layout in message.layouts))
             else:
                 self.expect(self.begun)
+        self._ask()
         for number in list(self._open):
             self._ended(number)
         self.begun = 0
+
+    def forget(self) -> None:
+        """Begin anew: ranks have not agreed on this run, and nothing was on its way."""
+        self._expected.clear()
+        self.begun = 0
+
+    def _ask(self) -> None:
+        """Ask for what is expected."""
+        self.processes.agreed()
+        for number in self._expected:
+            message = self.messages[number]
+            buffer = message.layouts[0].empty()
+            self._open[number] = self._posted(self.processes.group.recv, buffer, message.source)
+        self._expected.clear()
 
     def _posted(self, begin: Any, tensor: torch.Tensor, rank: int) -> tuple[list[Any], Any]:
         """Begin to send or receive a tensor, by a call that costs the asking thread little."""
         line = tensor if tensor.is_contiguous() else _flat(tensor)
         return [begin([line], rank, 0)] if line.numel() else [], tensor
 
-    def _begin(self, number: int) -> Message:
+    def _begin(self, number: int) -> None:
         assert number == self.begun
         self.begun += 1
-        return self.messages[number]
 
     def _ended(self, number: int) -> Any:
         """Wait for a message; return its memory."""
+        self._ask()
         works, memory = self._open.pop(number)
         message = self.messages[number]
         for work in works:
             self.processes.waited(work.wait, f"{message}", message.other(self.processes.rank))
         return memory
-
-
-def message_time(processes: Processes) -> tuple[float, float]:
-    """Return the seconds of processor time that a message takes its sender and its receiver.
-
-    They are medians over all ranks. Each call comes behind a pause, as behind a kernel, which
-    leaves nothing in the caches.
-    """
-    transport, rank, count = Transport(processes), processes.rank, processes.count
-    value, taken = torch.ones(256, device=processes.device), []
-    ends = (rank, (rank + 1) % count), ((rank - 1) % count, rank)
-    transport.messages = [Message("a measurement", [Layout.of(value)], *each) for each in ends]
-    calls: list[tuple[Any, ...]] = [(transport.send, 0, value), (transport.expect, 1)]
-    calls += [(transport.take, 1), (transport.gone, 0)]
-    for _ in range(_REPEATS):
-        for call, *given in calls:
-            time.sleep(_PAUSE)
-            begin = time.thread_time()
-            call(*given)
-            taken.append(time.thread_time() - begin)
-        transport.finish()
-    every = torch.tensor(processes.gathered(taken), dtype=torch.float64).view(-1, len(calls))
-    send, expect, take, gone = every.median(0).values.tolist()
-    return send + gone, expect + take
 
 
 def _laid_out(tensor: torch.Tensor, layout: Layout, message: Message) -> torch.Tensor:

@@ -6,7 +6,6 @@ Beyond the paper.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from baechi._core import Cluster
+from baechi.pipeline import with_fields
 from baechi.torch.program import Program, Send, lower
 from baechi.torch.run import executor
 
@@ -50,8 +50,7 @@ def with_host_time(cluster: Cluster, devices: Sequence[torch.device]) -> Cluster
     if not any(found := host_time(devices, clock) or ()):
         return cluster
     call, send = (f"{round(seconds * 1e9)}ns" for seconds in found)
-    given = {**json.loads(cluster.to_json()), "host_time": {"call": call, "send": send}}
-    return Cluster.from_json(json.dumps(given))
+    return with_fields(cluster, host_time={"call": call, "send": send})
 
 
 def _chain(x: torch.Tensor) -> list[torch.Tensor]:

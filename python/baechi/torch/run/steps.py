@@ -167,10 +167,11 @@ class Steps:
             raise _ByCallsError(why) from error
 
         collected = self._collected  # the list alone, not the steps, which hold the model
+        result = stand_ins(graph)
 
         def collect(*args: Any) -> list[Any]:
             collected.append((found, tuple(plain(args))))
-            return stand_ins(graph, args)
+            return result(args)
 
         return collect
 
@@ -357,29 +358,32 @@ def scale_of(scaler: Any, device: torch.device) -> float:
     return 1.0 if scaler is None else float(scaler.scale(torch.ones((), device=device)))
 
 
-def stand_ins(graph: fx.GraphModule, args: Sequence[Any]) -> list[Any]:
+def stand_ins(graph: fx.GraphModule) -> Callable[[Sequence[Any]], list[Any]]:
     """Return what a collected graph gives Python: its numbers, and nothing for its loss."""
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    known: dict[fx.Node, Any] = dict(zip(placeholders, args, strict=True))
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    outputs: Any = graph.graph.output_node().args[0]
+    is_tensor = [
+        isinstance(node, fx.Node) and isinstance(node.meta.get("example_value"), torch.Tensor)
+        for node in outputs
+    ]
 
-    def value(node: Any) -> Any:
+    def value(node: Any, known: dict[fx.Node, Any]) -> Any:
         if not isinstance(node, fx.Node):
             return node
         if node not in known:
-            given = [value(arg) for arg in node.args]
+            given = [value(arg, known) for arg in node.args]
             method = node.op == "call_method"
             known[node] = (
                 getattr(given[0], node.target)(*given[1:]) if method else node.target(*given)
             )
         return known[node]
 
-    def given(node: Any) -> Any:
-        is_tensor = isinstance(node, fx.Node) and isinstance(
-            node.meta.get("example_value"), torch.Tensor
-        )
-        return torch.zeros(()) if is_tensor else value(node)
+    def result(args: Sequence[Any]) -> list[Any]:
+        known = {} if all(is_tensor) else dict(zip(placeholders, args, strict=True))
+        pairs = zip(outputs, is_tensor, strict=True)
+        return [torch.zeros(()) if tensor else value(node, known) for node, tensor in pairs]
 
-    return [given(node) for node in graph.graph.output_node().args[0]]
+    return result
 
 
 def _same(a: Any, b: Any) -> bool:
