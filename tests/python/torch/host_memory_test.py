@@ -22,6 +22,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.away import Away, PlannedFetch
 from baechi.torch.run.interpreter import Interpreter
 from baechi.torch.where.pinned import unpin
+from collected_test import Mixed, Mixing
 from places import assert_alike, mean_square
 from step_models import module
 from torch import nn
@@ -131,6 +132,27 @@ def test_what_a_checkpoint_runs_again_reads_weights_that_are_away(sim: ModuleTyp
     placed = baechi.torch.place(model, x, "1x160KiB+1xhost:1GiB", residency="all")
     assert {*placed.weight_devices.values()} == {"host:0"}
     assert_trains_alike(model, x, alone)
+
+
+class Owning(Mixed):
+    """Functions with a backward of their own, whose weights are away."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = Mixing.apply(self.second, self.third)
+        return (super().forward(x) @ both).square().mean()
+
+
+@pytest.mark.parametrize("parts", [None, 2])
+def test_functions_with_a_backward_of_their_own_train(sim: ModuleType, parts: int | None) -> None:
+    sim.configure(devices=2, memory="1MiB", poison=True)
+    torch.manual_seed(1)
+    model = Owning().double()
+    x = torch.randn(ROWS, model.first.in_features, dtype=torch.float64)
+    alone, cluster = copy.deepcopy(model), "2x1MiB+1xhost:1GiB"
+    how: dict[str, Any] = {"residency": "all", "budget": "0.1s", "loss": as_is}
+    placed = baechi.torch.place(model, x, cluster, micro_batches=parts, **how)
+    assert_trains_alike(model, x, alone, placed.step if parts else None)
+    assert not placed.left_out
 
 
 def test_peaks_are_exact_and_programs_have_a_text(sim: ModuleType) -> None:

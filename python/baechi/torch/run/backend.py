@@ -18,7 +18,7 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.begun import SEED, begin_gradients, memory_of
@@ -92,7 +92,7 @@ class Backend:
         if any(name in asked for name in _WRONG_IN_GRAPHS):
             frame.eager = "it reads the versions of tensors"
         else:
-            bring_together(graph, frozenset(self.placement.accelerators))
+            bring_together(graph, self.placement)
             frame.eager = why_views_are_eager(graph.graph)
         if frame.eager:
             begin_gradients(graph, example_inputs, SEED, eagerly=True)
@@ -173,24 +173,30 @@ def aside(run: Callable[..., Any]) -> Callable[..., Any]:
 _MOVE = torch.ops.aten._to_copy.default
 
 
-def bring_together(graph: fx.GraphModule, devices: Set[torch.device]) -> None:
+def bring_together(graph: fx.GraphModule, placement: Placement) -> None:
     """Have what no function mode sees read and run on one device of a plan.
 
     Those are functions with a backward of their own: what the mode brought together inside would
     leave that with gradients on other devices than those of what they were given. And assignments
-    to parts of a tensor. The device is that of the first tensor that each is given; what it returns
-    goes to where tracing had it.
+    to parts of a tensor. The device is that of the first tensor on one that each is given, or the
+    first for weights that are away; what it returns goes to where tracing had it.
     """
+    devices = frozenset(placement.accelerators)
+    known = devices if placement.away.store is None else devices | {torch.device("cpu")}
     for node in list(graph.graph.nodes):
         if node.target is operator.setitem and (home := _device(node.args[0])) in devices:
             apart = [n for n in node.all_input_nodes if _device(n) in devices - {home}]
             _bring(graph.graph, node, apart, home)
         if node.target is not torch.ops.higher_order.autograd_function_apply:
             continue
-        read = {n: device for n in node.args[2:] if (device := _device(n)) in devices}
-        if len(set(read.values())) < 2:
+        read = {n: device for n in node.args[2:] if (device := _device(n)) in known}
+        home = next((device for device in read.values() if device in devices), None)
+        if home is None:
+            if not any(isinstance(n.meta["example_value"], nn.Parameter) for n in read):
+                continue
+            home = placement.accelerators[0]
+        if {*read.values()} <= {home}:
             continue
-        home = next(iter(read.values()))
         _bring(graph.graph, node, [n for n, device in read.items() if device != home], home)
         for body in node.args[:2]:
             _settle(graph.get_submodule(str(body.target)), home, devices)

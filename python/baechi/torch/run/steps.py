@@ -28,7 +28,7 @@ from baechi.torch.program.parts import Output
 from baechi.torch.program.peaks import exceeds
 from baechi.torch.run import executor
 from baechi.torch.run.away import tensors_of
-from baechi.torch.run.backend import weakly
+from baechi.torch.run.backend import bring_together, weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import Walk, beside, bytes_on
 from baechi.torch.run.joint import Joint, plain
@@ -189,6 +189,7 @@ class Steps:
             )
         if tensors[0].meta["example_value"].dim() != 0:
             raise InputError("loss: it has to be a scalar")
+        bring_together(graph, self.placement)
         joint = Joint(graph, example_inputs, self.placement)
         if joint.wraps and joint.mutated:
             raise _ByCallsError("it changes tensors, and reads some that wrap others")
