@@ -338,7 +338,9 @@ class Cluster:
 
     @property
     def host_time_ns(self) -> tuple[int, int, int] | None:
-        """What asking for an operator and for a transfer takes; None: no time."""
+        """
+        What asking for an operator and for a transfer takes, and what comes before the first of a step; None: no time.
+        """
 
     @property
     def devices(self) -> list[Device]: ...

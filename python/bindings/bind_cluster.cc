@@ -142,8 +142,7 @@ void bind_cluster(nb::module_& m) {
             return std::tuple(host->call.count(), host->send.count(), host->step.count());
           },
           "What asking for an operator and for a transfer takes, and what comes before the first "
-          "of "
-          "a step; None: no time.")
+          "of a step; None: no time.")
       .def_prop_ro("devices", [](const ClusterHandle& h) { return h.cluster->spec().devices; })
       .def(
           "with_capacities",
