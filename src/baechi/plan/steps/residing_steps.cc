@@ -59,8 +59,6 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
   if (request.place.expert != nullptr) refuse("an expert's placement has no fetches");
   if (request.robust.has_value())
     refuse("plans with fetches are compared by their steps alone: leave out robust");
-  if (cluster.host_time().has_value())
-    refuse("it is not planned with a host time yet: leave that out");
   if (cluster.sends_block() || cluster.message_time().has_value())
     refuse("it is not planned with blocking sends yet, nor what messages take: leave those out");
 }

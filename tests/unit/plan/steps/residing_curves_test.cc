@@ -453,6 +453,28 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
   CHECK(four <= 1.0);
 }
 
+TEST_CASE(
+    "residency: the host's thread asks for fetches and puts, too, and auto knows what that takes") {
+  std::uint64_t waited = 0;
+  for (std::uint64_t seed = 1; seed <= effort(3, 3); ++seed)
+    for (const HostTime asking : {HostTime{Time(3), Time(1)}, HostTime{Time(1), Time(30)}}) {
+      CAPTURE(seed);
+      const OpGraph graph = layers(seed, 3);
+      ClusterSpec spec = gpu_and_host(Bytes(600), Bytes(10'000)).spec();
+      const Time free = *step_of(graph, Cluster(spec), AwayChoice::kAll, Recompute::kNone);
+      spec.host_time = asking;
+      const Time all = *step_of(graph, Cluster(spec), AwayChoice::kAll, Recompute::kNone);
+      const Time none = *step_of(graph, Cluster(spec), AwayChoice::kNone, Recompute::kNone);
+      CHECK(*step_of(graph, Cluster(spec), AwayChoice::kAuto, Recompute::kNone) <=
+            std::min(all, none));
+      waited += all > free ? 1U : 0U;
+      spec.devices.front().capacity = Bytes(240);
+      CHECK(step_of(graph, Cluster(spec), AwayChoice::kAuto).has_value());
+      CHECK(step_of(graph, four_unequal(Cluster(spec)), AwayChoice::kAuto).has_value());
+    }
+  CHECK(waited >= effort(5, 5));
+}
+
 TEST_CASE("residency: a step is never longer than the plan of less memory that it begins with") {
   std::uint64_t pairs = 0, longer = 0, kept = 0;
   for (std::uint64_t seed = 0; seed < effort(2, 2); ++seed)
