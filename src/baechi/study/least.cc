@@ -56,8 +56,8 @@ class Steps {
   std::vector<const OpGraph*> graphs_;
 };
 
-bool surely_too_small(const Steps& steps, const ClusterSpec& spec, Bytes capacity) {
-  const Cluster cluster(with_memory(spec, capacity));
+bool surely_too_small(const Steps& steps, const ClusterSpec& spec) {
+  const Cluster cluster(spec);
   return std::ranges::all_of(steps.graphs(), [&](const OpGraph* graph) {
     const CostModel costs(*graph, cluster);
     return prove_cannot_fit(costs, Units(costs)).has_value();
@@ -69,7 +69,7 @@ Bytes least_possible(const Steps& steps, const ClusterSpec& spec, Bytes high) {
   Bytes low(1);
   while (low < high) {
     const Bytes middle = low + Bytes((high - low).count() / 2);
-    if (surely_too_small(steps, spec, middle))
+    if (surely_too_small(steps, with_memory(spec, middle)))
       low = middle + Bytes(1);
     else
       high = middle;
@@ -88,6 +88,14 @@ Bytes all_memory(const Steps& steps, std::size_t num_devices) {
     most = std::max(most, all);
   }
   return most;
+}
+
+// Whether arithmetic rules out so many devices, and so fewer.
+bool rules_out(const GraphSizes& sizes, const StepRequest& request, const ClusterSpec& cluster,
+               std::size_t devices) try {
+  return surely_too_small(Steps(sizes, request), with_devices(cluster, devices));
+} catch (const InputError&) {  // a device that is pinned to is left out, or a number overflows
+  return false;
 }
 
 Bytes highest_peak(const Plan& plan) {
@@ -144,6 +152,7 @@ std::optional<FewestDevices> fewest_devices(const GraphSizes& sizes, const Clust
   check_tried_devices(std::max<std::size_t>(1, max_devices));
   checked_numbers(sizes, request);
   const ClusterSpec sorted = largest_first(cluster);
+  if (rules_out(sizes, request, sorted, max_devices)) return std::nullopt;
   std::size_t impossible = 0;
   ClusterSpec tried;  // grows by one device at a time: finding names for many takes long
   for (std::size_t count = 1; count <= max_devices; ++count) {
