@@ -7,6 +7,7 @@ It computes the same, and so does what a device captured behind a first run.
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -214,6 +215,7 @@ def test_replayed_steps_train_as_one_device(
     models: tuple[nn.Module, nn.Module], captured: list[bool], how: dict[str, Any]
 ) -> None:
     model, plain = models
+    before = held()
     placed = place(model, replay=True, **how)
     losses = [*_trained(model, placed), *_trained(model, placed)]
     assert " and " in placed.program
@@ -222,6 +224,14 @@ def test_replayed_steps_train_as_one_device(
     placed.restore()
     assert losses == pytest.approx([*_trained(plain), *_trained(plain)], rel=1e-9)
     _equal(model, plain)
+    del placed
+    assert held() == before
+
+
+def held() -> list[int]:
+    gc.collect()
+    torch.accelerator.synchronize()
+    return [sim.memory_allocated(i) for i in range(3)]
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -71,6 +71,7 @@ class Steps:
         self.walks: dict[bool, Walk] = {}  # the last ones with and without gradients before
         self._whole = LossOf(model, loss)
         self._collected: list[tuple[Collectable, tuple[Any, ...]]] = []
+        self._graphs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         whole = self._whole
 
         first, devices = placement.accelerators[0], frozenset(placement.accelerators)
@@ -166,14 +167,14 @@ class Steps:
             why = f"its graph cannot be made: {kind_and_line(error)}"
             raise _ByCallsError(why) from error
 
-        collected = self._collected  # the list alone, not the steps, which hold the model
         result = stand_ins(graph)
 
         def collect(*args: Any) -> list[Any]:
-            collected.append((found, tuple(plain(args))))
+            self._collected.append((found, tuple(plain(args))))
             return result(args)
 
-        return collect
+        self._graphs.append(collect)
+        return weakly(collect)
 
     def _collectable(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Collectable:
         outputs = graph.graph.output_node().args[0]
