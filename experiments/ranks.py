@@ -120,8 +120,8 @@ def run() -> Page:
         beside(ours, measured["torch"]),
         "A layer waits 2 ms for each of 16 samples, its backward twice as long, so 8 layers wait "
         f"768 ms, which {PROCESSES} devices could do in 192. Plans use measured times of kernels, "
-        "waits and messages. For `torch.distributed.pipelining` the branches are stages of a "
-        "chain, which hand on what they do not read.",
+        "waits, messages and what a step takes beside them. For `torch.distributed.pipelining` the "
+        "branches are stages of a chain, which hand on what they do not read.",
     )
     plans = Table(
         "Plans beside steps",
@@ -142,7 +142,8 @@ def run() -> Page:
         "Messages",
         [Column("what", "what"), Column("measured_ns", "measured, ms", milliseconds)],
         measured["talk"],
-        "All ranks agree at the start and at the end of every step.",
+        "All ranks agree at the start of every step, whose first kernels run meanwhile, and at "
+        "its end.",
     )
     memory = Table(
         "Memory of a rank",

@@ -630,6 +630,10 @@ def hosted(
 
 
 def called_simulated(folder: Path) -> Any:
+    return simulated(folder, "called words")
+
+
+def called_replayed(folder: Path) -> Any:
     return simulated(folder, "called words", replay=True)
 
 
@@ -687,12 +691,20 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch, devices=None, **options)
     assert (placed.plan.cluster.sends == "free") == (options.get("costs") != "measure")
-    here = placed.planned.names[placed.rank]
+    here, device = placed.planned.names[placed.rank], placed.processes.traced
+
+    def call() -> None:
+        assert case.loss is not None
+        case.loss(model(**{name: value.to(device) for name, value in batch[0].items()})).backward()
+
     if (kind := placed.runs_on[here]) != "sim:0":
         assert (kind, placed.rank) == ("cpu", 0)
         losses = train(case, model, step_of(case, placed), batch)
         assert "_for_cpu" not in placed.program  # a kernel that others have not
-        return losses, 0, 0, own(placed)
+        found = own(placed)
+        if case.micro_batches is None:
+            call()
+        return losses, 0, 0, found
     peaks, run = [], step_of(case, placed)
 
     def step(*given: Any) -> torch.Tensor:
@@ -704,7 +716,12 @@ def simulated(_: Path, name: str = "words", **options: Any) -> Any:
     by_pieces = placed.optimizer(torch.optim.AdamW, lr=1e-2)  # of what is on the host
     losses = train(case, model, step, batch, by_pieces)
     if case.micro_batches is None:
-        return losses, 0, 0, own(placed)  # nothing more is said than the plan
+        sim.reset_peak_memory_stats(0)
+        found = own(placed)
+        call()
+        if options.get("replay"):  # whose memory stays
+            return losses, 0, 0, found
+        return losses, sim.max_memory_allocated(0) - before, placed.peaks[here], found
     for program in (one.part.program for one in placed._steps.last):
         assert str(parse(str(program), program.table)) == str(program)
     return losses, peaks[-1], placed.peaks[here], own(placed)

@@ -150,6 +150,7 @@ class _Cut:
         self.lanes = program.lanes()
         self.ways: dict[tuple[int | None, int | None, int], list[_Sent]] = {}
         self.number_of: dict[str, tuple[int, _Sent]] = {}  # by the copy's name
+        self.shown: dict[str, str] = {}  # by the name of a copy to where it is: what it shows
 
     def part(self) -> Part:
         for one in self.program.code:
@@ -191,7 +192,8 @@ class _Cut:
         """Return a slot as this rank has it."""
         if not isinstance(part, Slot) or part.device is None:
             return part
-        return replace(part, device=self.here(part.device))
+        of = self.shown.get(part.storage, part.of)
+        return replace(part, device=self.here(part.device), of=of)
 
     def here(self, device: int) -> int:
         """Return a device as this rank has it: its own one, its store, or the host."""
@@ -261,7 +263,10 @@ class _Cut:
                 else:
                     self.call("expect", number)
         elif self.is_here(out):
-            self.code.append(Send(self.local(source), self.local(out), send.kind))
+            here = self.local(source)
+            if out.device is not None and here.device == self.here(out.device):
+                self.shown[out.name] = here.storage
+            self.code.append(Send(here, self.local(out), send.kind))
         self.number_of[out.name] = len(way), sent
         way.append(sent)
 

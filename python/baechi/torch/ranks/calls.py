@@ -22,8 +22,9 @@ from baechi.torch.capture.joint import flags
 from baechi.torch.program import Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Layout
 from baechi.torch.program.instructions import HOST
+from baechi.torch.program.peaks import whole
 from baechi.torch.ranks.errors import facts_of
-from baechi.torch.ranks.gradients import stand_for_gradients
+from baechi.torch.ranks.gradients import is_finite, real, stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
     GRAPHS,
@@ -36,6 +37,7 @@ from baechi.torch.ranks.program import (
 )
 from baechi.torch.run.backend import Frame, weakly
 from baechi.torch.run.calls import Classes, with_own_code
+from baechi.torch.run.footprint import CallWalk, beside, bytes_on, peaks_of_call
 from baechi.torch.run.graphs import Graph
 from baechi.torch.where.hooks import batch_on
 
@@ -55,6 +57,7 @@ class RankCalls:
     ) -> None:
         self.model, self.placement, self.processes = model, placement, processes
         self._frames = frames
+        self.last: tuple[RankGraph, int] | None = None  # that went back, and bytes of its batch
         self._runs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         self._shaped = contextlib.ExitStack()  # open while a call is traced, or its guards checked
         self._facts: dict[str, str] = {}
@@ -121,6 +124,9 @@ class RankCalls:
             self._has_begun = True
             others = facts_of(others_of(args, self._batch, self.placement.weights))
             self.processes.ask(_CALL, self._facts | {"program": made.digest, READ: others})
+            if made.joint.tangents:
+                (batch,) = bytes_on([self.processes.traced], beside(self.model, args))
+                self.last = made, batch
             return made(*args)
 
         self._runs.append(called)
@@ -141,6 +147,7 @@ class RankGraph(Graph):
     ) -> None:
         self.processes = processes
         self.owners: list[int] = []  # who has what the forward gives
+        self.runs: dict[str, RankProgram] = {}  # by the names of programs
         super().__init__(graph, example_inputs, placement)
         joint, given = self.joint, self.joint.primals
         if joint.tangents and processes.replicas.count > 1:
@@ -195,6 +202,35 @@ class RankGraph(Graph):
         stand_for_gradients(self.placement.weights.away)
         return gradients
 
+    def peaks_of(self, device: int, batch: int, of_loss: int) -> list[int] | None:
+        """Return the most bytes of a device, and of its rank's store, beside weights and buffers.
+
+        Args:
+            device: Which.
+            batch: The bytes of the batch where it was traced.
+            of_loss: What the loss makes of results, on every rank.
+
+        """
+        ends = len(self.placement.devices)
+        if (walk := CallWalk.of(self, (0,) * ends)) is None:
+            return None
+        there = walk.resident
+        if not self.processes.is_traced[device]:  # programs have copies of the batch
+            where, batch = self._forward.where, 0
+            there = frozenset(name for name in there if where.get(name) != EVERYWHERE)
+        runs = {id(run.whole): run for run in self.runs.values()}
+        forward, backward = (runs[id(half)].of(device) for half in (walk.forward, walk.backward))
+        given = (out for out in forward.outputs if isinstance(out, Slot))
+        there |= {out.name for out in given if out.storage in there}
+        more = [0] * (forward.devices - 1)  # of the store
+        here = CallWalk(forward, backward, there, (batch, *more), (walk.later[device], *more))
+        shared = 0  # what others have made
+        for i in self.outputs:
+            out, owner = self.programs["forward"].outputs[i], self.owners[i]
+            if owner != device and (layout := _layout_of(out, owner)) and out.device != HOST:
+                shared += whole(layout.bytes)
+        return peaks_of_call([here], [of_loss + shared, *more])
+
     def number(self) -> int:
         """Return which call this is: all ranks go back through it at once."""
         return next(self.processes.calls)
@@ -219,7 +255,7 @@ class RankGraph(Graph):
         for i, out in enumerate(program.outputs):
             if isinstance(out, Slot) and (home := homes.get(i)) is not None:
                 where.setdefault(out.name, home)
-        run = RankProgram(program, where, (), self.processes, self.placement)
+        run = self.runs[name] = RankProgram(program, where, (), self.processes, self.placement)
         if name == "forward":
             self.owners, self._forward = run.part.owners, run
         return functools.partial(self._run, name, run)
@@ -229,9 +265,9 @@ class RankGraph(Graph):
         processes = self.processes
         found, error = run.tried(functools.partial(run, values), processes.part)
         there = range(len(found)) if name == "forward" else self._own_gradients(found)
-        finite = name == "forward" or all(bool(found[i].isfinite().all()) for i in there)
+        finite = name == "forward" or all(is_finite(found[i]) for i in there)
         told = processes.agree(f"finish the {name} of this call", {}, error, [float(finite)])
-        if finite and not all(is_finite for is_finite, *_ in told):  # which a GradScaler looks for
+        if finite and not all(others[0] for others in told):  # which a GradScaler looks for
             if there:
                 least = min(there, key=lambda i: found[i].numel())
                 found[least] = torch.full_like(found[least], float("inf"))
@@ -280,7 +316,7 @@ def _layout_of(out: Any, owner: int) -> Layout | None:
 
 def _seen(tensor: torch.Tensor) -> tuple[float, float]:
     """Return the norm of a tensor, and its values' sum, each with a weight by its place."""
-    values = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    values = real(tensor)
     kind = torch.promote_types(values.dtype, torch.float)
     norm = float(torch.linalg.vector_norm(values, dtype=kind))
     while values.dim():

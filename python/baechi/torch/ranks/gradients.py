@@ -8,6 +8,7 @@ Whatever else is computed from gradients would miss them, so that is an error.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,17 @@ def stand_for_gradients(away: Mapping[str, tuple[torch.Tensor, int]]) -> None:
             gradient = weight.detach().as_subclass(ElsewhereGradient)
             gradient.weight_name, gradient.owner = name, owner
             weight.grad = gradient
+
+
+def is_finite(gradient: torch.Tensor) -> bool:
+    """Tell whether all values are, by a number, which takes no memory like theirs."""
+    values = real(gradient)
+    return not values.numel() or bool(torch.linalg.vector_norm(values, math.inf).isfinite())
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the real numbers of a tensor."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 @functools.cache

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from baechi._core import InputError
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
+from baechi.torch.program.peaks import whole
 from baechi.torch.program.reductions import REDUCE
 from baechi.torch.ranks.calls import RankCalls
 from baechi.torch.ranks.errors import RankError
@@ -22,6 +24,7 @@ from baechi.torch.ranks.states import RankStates
 from baechi.torch.ranks.steps import RankSteps
 from baechi.torch.ranks.weights import Guard, RankWeights, owners_of
 from baechi.torch.request import Request
+from baechi.torch.run.footprint import peak_of_loss
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.where import Homes
 
@@ -83,11 +86,35 @@ class RankPlaced(RankStates):
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most bytes that each device holds in a step: in the last one, else as planned."""
-        if not isinstance(self._steps, RankSteps) or not self._steps.last:
+        """The most bytes of each device in the last step, and call with its backward.
+
+        As planned before there is one.
+        """
+        parts, store = self.processes.replicas.part, self._placement.away.store
+        most = {device: self._peaks_of(device) for device in parts}
+        if not all(most.values()):
             return dict(self.plan.run_peaks or self.plan.peaks)
-        found = self._steps.peaks(updates_of(self.asked.optimizer).kept)
+        weights, kept = self._weights, updates_of(self.asked.optimizer).kept
+        held = Counter[int]()
+        for i, tensor in weights.tensors.items():
+            sizes = [tensor.numel() * tensor.element_size()]
+            sizes += kept(tensor) if tensor.requires_grad else ()
+            held[self._placement.homes.get(weights.names[i], 0)] += sum(map(whole, sizes))
+        found = [held[i] + weights.stand_ins(i) + max(own for own, *_ in most[i]) for i in parts]
+        if store is not None:
+            found.append(held[store] + sum(max(own for _, own in each) for each in most.values()))
         return dict(zip(self.planned.names, found, strict=True))
+
+    def _peaks_of(self, device: int) -> list[list[int]]:
+        """Return what its rank held beside weights in the last step, and in the last call."""
+        found = []
+        if isinstance(self._steps, RankSteps) and self._steps.last:
+            found.append(self._steps.peaks_of(device))
+        if self._calls.last is not None:
+            graph, batch = self._calls.last
+            called = graph.peaks_of(device, batch, peak_of_loss(self.planned.step))
+            found += [] if called is None else [called]
+        return found
 
     def clip_grad_norm_(
         self, max_norm: float, norm_type: float = 2.0, *, error_if_nonfinite: bool = False

@@ -67,12 +67,16 @@ class RankProgram:
         self.run = executor.compile(self.part.program, ends)
         self.took = 0.0  # seconds, when it ran last
 
+    def of(self, device: int) -> Program:
+        """Return the part of a device, as its rank runs it."""
+        unused = Transport(self.processes)
+        return part_of(self.whole, device, self.where, self.ranks, unused).program
+
     def peaks_of(self, device: int) -> list[int]:
         """Return the most bytes of a device, and of its rank's store, beside weights and batch."""
-        part = part_of(self.whole, device, self.where, self.ranks, Transport(self.processes))
         here = self.processes.is_traced[device]  # else it has copies of the batch
         given = [name for name in self.given if here or self.where[name] != EVERYWHERE]
-        return [peak.bytes for peak in walk(part.program, resident=given)[0]]
+        return [peak.bytes for peak in walk(self.of(device), resident=given)[0]]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """Run it; what other ranks have is None."""

@@ -20,7 +20,7 @@ from baechi.torch.program.cutting import EVERYWHERE
 from baechi.torch.program.peaks import whole
 from baechi.torch.program.reductions import with_reductions
 from baechi.torch.ranks.errors import facts_of
-from baechi.torch.ranks.gradients import stand_for_gradients
+from baechi.torch.ranks.gradients import is_finite, stand_for_gradients
 from baechi.torch.ranks.processes import Processes
 from baechi.torch.ranks.program import (
     GRAPHS,
@@ -138,7 +138,7 @@ class RankSteps(Steps):
         """Tell whether a gradient will be, if there is one."""
         _, new = self._sums.get(id(weight), (weight, None))
         parts = [part for part in (weight.grad, new) if part is not None]
-        return not parts or bool(functools.reduce(torch.add, parts).isfinite().all())
+        return not parts or is_finite(functools.reduce(torch.add, parts))
 
     def _share_buffers(self, groups: list[Any]) -> None:
         """Have all replicas go on with the buffers of the first."""
@@ -149,27 +149,22 @@ class RankSteps(Steps):
                     host = buffer.detach().to("cpu", copy=True).contiguous()
                     buffer.copy_(processes.have(host, processes.part, processes.alike))
 
-    def peaks(self, kept: Callable[[torch.Tensor], Sequence[int]]) -> list[int]:
-        """Return the most bytes of each device in the last step, with what an optimizer keeps."""
-        weights, held = self.weights, Counter[int]()
-        for i, tensor in weights.tensors.items():
-            sizes = [tensor.numel() * tensor.element_size()]
-            sizes += kept(tensor) if tensor.requires_grad else ()
-            held[self.placement.homes.get(weights.names[i], 0)] += sum(map(whole, sizes))
-        store, parts = self.placement.away.store, self.processes.replicas.part
-        trained = [(i, t) for i, t in weights.tensors.items() if t.requires_grad]
+    def peaks_of(self, device: int) -> list[int]:
+        """Return the most bytes of a device, and of its rank's store, in the last step.
+
+        They are beside weights and buffers; in a store what lies there for all ranks is of rank 0.
+        """
+        weights, homes, store = self.weights, self.placement.homes, self.placement.away.store
         sums = Counter[int]()  # of the gradients that the programs before have made
-        for i, tensor in trained if len(self.last) > 1 else ():
-            sums[self.placement.homes.get(weights.names[i], 0)] += whole(tensor.nbytes)
-        most = {p: [program.peaks_of(p) for program in self.last] for p in {*parts}}
-        for p, each in most.items():
-            own = max(step + (sums[p] if i else 0) for i, (step, *_) in enumerate(each))
-            batch = self.batch if self.processes.is_traced[p] else 0
-            held[p] += weights.stand_ins(p) + batch + own
-        found = [held[p] for p in parts]
+        for i, tensor in weights.tensors.items() if len(self.last) > 1 else ():
+            if tensor.requires_grad:
+                sums[homes.get(weights.names[i], 0)] += whole(tensor.nbytes)
+        most = [program.peaks_of(device) for program in self.last]
+        batch = self.batch if self.processes.is_traced[device] else 0
+        found = [batch + max(own + (sums[device] if i else 0) for i, (own, *_) in enumerate(most))]
         if store is not None:
-            held[store] += sums[store]
-            found.append(held[store] + sum(max(own for _, own in each) for each in most.values()))
+            there = max(own for _, own in most)
+            found.append(there if device else there + sums[store])
         return found
 
     def _groups(self, inputs: Any, targets: Any) -> list[Group]:
