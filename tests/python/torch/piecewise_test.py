@@ -71,17 +71,22 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
 
 
 class Steady(Optimizer):
-    """Counts its steps in two places, and gives tensors of states new and several names."""
+    """Counts its steps in many places, and gives tensors of states new and several names."""
 
     steps = 0
 
     def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr})
+        super().__init__(params, {"lr": lr, "count": torch.zeros(())})
+        self.all, self.new = torch.zeros(()), torch.zeros(())
 
     def step(self, closure: Any = None) -> None:  # noqa: ARG002 an optimizer's
         self.steps += 1
+        self.all += 1
+        self.new = self.new + 1
         self.state["steps"] = self.state.get("steps", 0) + 1
         for group in self.param_groups:
+            group["count"] = group["count"] + 1
+            counts = self.steps, self.state["steps"], self.all, self.new, group["count"]
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]
                 if not state:
@@ -89,7 +94,7 @@ class Steady(Optimizer):
                     state["size"] = torch.zeros((), dtype=p.dtype, device=p.device)
                 state["before"], state["now"] = state["now"], p.grad.clone()
                 state["sum"].add_(state["now"] - 0.5 * state["before"])
-                less = self.steps + self.state["steps"] + state["size"].add_(p.grad.norm())
+                less = sum(counts) + state["size"].add_(p.grad.norm())
                 rate = group["lr"] / less
                 p.data.sub_(state["same"] * rate)
 

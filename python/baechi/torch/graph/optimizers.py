@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def updates_of(optimizer: Any) -> Updates:
 
 def _of_one(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.Optimizer:
     made: optim.Optimizer = cls([weight], lr=1e-3)
-    made.param_groups[0].update(settings)
+    made.param_groups[0].update(copy.deepcopy(settings))  # steps may count in its tensors
     return made
 
 

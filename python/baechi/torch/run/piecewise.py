@@ -130,6 +130,9 @@ class _Run:
         }
         self._after: dict[int, dict[str, Any]] = {}
         self._begun = self._numbers()
+        values = (value for at in (*self._begun, *self._options) for value in at.values())
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
+        self._tensors = [(one, one._version, one.clone()) for one in tensors]
         self._ended: list[dict[Any, Any]] = []
 
     def __call__(self, params: Iterable[torch.Tensor]) -> None:
@@ -145,6 +148,9 @@ class _Run:
             for key in now:
                 del place[key]
             place.update(begun)
+        for one, version, before in self._tensors:
+            if one._version != version:
+                one.copy_(before)
         self.optimizer.param_groups = [*parts.values()]
         try:
             self._step(self.optimizer)
@@ -163,7 +169,7 @@ class _Run:
         return self.optimizer.__dict__, self.state
 
     def _numbers(self) -> list[dict[Any, Any]]:
-        kinds = int, float
+        kinds = int, float, torch.Tensor
         return [{k: v for k, v in at.items() if isinstance(v, kinds)} for at in self._places()]
 
     def _check_alike(self, after: Mapping[Any, Any], others: Mapping[Any, Any]) -> None:
