@@ -66,14 +66,16 @@ std::int64_t CutState::excess() const {
 CutState::Gain CutState::find_gains(CutUnitId unit, std::int64_t* gains) const {
   const DeviceId from = part_[unit];
   Gain gain;
+  std::fill_n(gains, caps_.size(), 0);
   for (const NetId net : graph_.nets[unit]) {
-    gain.neighbours |= on_[net].touched;
-    gain.elsewhere -= (on_[net].single & bit_of(from)) != 0 ? 0 : graph_.cost[net];
+    const auto [touched, single] = on_[net];
+    const std::int64_t cost = graph_.cost[net];
+    gain.neighbours |= touched;
+    gain.elsewhere -= (single & bit_of(from)) != 0 ? 0 : cost;
+    for_each_device(touched, [&](DeviceId to) { gains[to.index()] += cost; });
   }
   gain.neighbours &= ~bit_of(from);
-  std::fill_n(gains, caps_.size(), gain.elsewhere);
-  for (const NetId net : graph_.nets[unit])
-    for_each_device(on_[net].touched, [&](DeviceId to) { gains[to.index()] += graph_.cost[net]; });
+  for (std::size_t i = 0; i < caps_.size(); ++i) gains[i] += gain.elsewhere;
   return gain;
 }
 
@@ -104,10 +106,10 @@ void CutState::move(CutUnitId unit, DeviceId to, std::int64_t gain) {
   part_[unit] = to;
 }
 
-bool CutState::has_room(CutUnitId unit, DeviceId to) const {
+bool CutState::has_room(CutUnitId unit, DeviceId to, const DeviceCap& load) const {
   const CutUnit& u = graph_.units[unit];
-  return (u.devices >> to.index() & 1) != 0 && load_[to].work + u.work <= caps_[to].work &&
-         load_[to].memory + u.memory <= caps_[to].memory;
+  return (u.devices >> to.index() & 1) != 0 && load.work + u.work <= caps_[to].work &&
+         load.memory + u.memory <= caps_[to].memory;
 }
 
 bool CutState::overloaded(DeviceId device) const {
@@ -179,9 +181,10 @@ void CutState::climb(int passes) {
 }
 
 // What the listed ones gain, once the unit has moved: another sum where a net comes to a device or
-// leaves it, or has one pin there before or after. Best moves to the two devices may be others.
+// leaves it, or has one pin there before or after. Their best moves to the two devices may be others.
 void CutState::tell_listed(CutUnitId unit, DeviceId to) {
   const DeviceId from = part_[unit];
+  told_.clear();
   for (const NetId net : graph_.nets[unit]) {
     const std::int64_t cost = graph_.cost[net];
     const std::uint32_t left = counts(net)[from.index()] - 1, joins = counts(net)[to.index()];
@@ -191,11 +194,33 @@ void CutState::tell_listed(CutUnitId unit, DeviceId to) {
       std::int64_t* const gains = gains_of(other);
       if (left == 0) gains[from.index()] -= cost;
       if (joins == 0) gains[to.index()] += cost;
+      if (left == 0 || joins == 0) told_.push_back(other);
       const std::int64_t alone = (left == 1 && part_[other] == from ? cost : 0) -
                                  (joins == 1 && part_[other] == to ? cost : 0);
       if (alone == 0) continue;
       for (std::size_t i = 0; i < caps_.size(); ++i) gains[i] += alone;
       best_move_[other].gain += alone;
+    }
+  }
+}
+
+// Of the listed, once a unit has moved. Where no net told them, they gain what they gained: more room
+// has come to the device that it left, and less is left where it went.
+void CutState::update_best_moves(DeviceId from, DeviceId to, const DeviceCap& from_before) {
+  for (const CutUnitId other : listed_) {
+    const std::optional<DeviceId> best = best_move_[other].to;
+    if (best == to && !has_room(other, to))
+      find_best_move(other);
+    else if (best != from && !has_room(other, from, from_before))
+      look_at(other, from);
+  }
+  for (const CutUnitId other : told_) {
+    const std::optional<DeviceId> best = best_move_[other].to;
+    if (best == from || best == to) {
+      find_best_move(other);
+    } else {
+      look_at(other, from);
+      look_at(other, to);
     }
   }
 }
@@ -249,16 +274,9 @@ bool CutState::climb_once() {
     listed_.pop_back();
     mark_[unit] = Mark::kMoved;
     tell_listed(unit, to);
+    const DeviceCap from_before = load_[from];
     move(unit, to, steps.back().gain);
-    for (const CutUnitId other : listed_) {
-      const std::optional<DeviceId> best = best_move_[other].to;
-      if (best == from || best == to) {
-        find_best_move(other);
-      } else {
-        look_at(other, from);
-        look_at(other, to);
-      }
-    }
+    update_best_moves(from, to, from_before);
     const std::size_t known = listed_.size();
     list_neighbours(unit);
     look_at_from(known);

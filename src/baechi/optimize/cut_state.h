@@ -61,11 +61,13 @@ class CutState {
   Gain find_gains(CutUnitId unit, std::int64_t* gains) const;
   void tell_listed(CutUnitId unit, DeviceId to);
   void find_best_move(CutUnitId unit);
+  void update_best_moves(DeviceId from, DeviceId to, const DeviceCap& from_before);
   void look_at(CutUnitId unit, DeviceId to);
   void join(NetId net, DeviceId device);
   void leave(NetId net, DeviceId device);
   void move(CutUnitId unit, DeviceId to, std::int64_t gain);
-  bool has_room(CutUnitId unit, DeviceId to) const;
+  bool has_room(CutUnitId unit, DeviceId to) const { return has_room(unit, to, load_[to]); }
+  bool has_room(CutUnitId unit, DeviceId to, const DeviceCap& load) const;
   bool overloaded(DeviceId device) const;
   std::uint64_t all_but(DeviceId device) const;
   bool improve_one(CutUnitId unit);
@@ -84,6 +86,7 @@ class CutState {
   IdVector<NetId, Devices> on_;
   std::int64_t cut_ = 0;
   std::vector<CutUnitId> listed_;  // what may be worth moving
+  std::vector<CutUnitId> told_;    // of them, whose gains the last move changed
   IdVector<CutUnitId, Mark> mark_;
   std::vector<std::int64_t> gains_;  // by device; by unit and device of the listed in climb_once()
   IdVector<CutUnitId, BestMove> best_move_;  // of them, of each unit
