@@ -74,6 +74,7 @@ LastResort PortfolioRun::new_resort() const {
                       : work_for_fit(costs_.graph(), request_.budget),
           .care = care,
           .repairs = request_.budget.part(Share::kRepairs).replays(),
+          .care_to_fit = most_work_of_methods(request_, costs_.graph()),
           .seed = request_.place.seed,
           .order = request_.place.order};
 }

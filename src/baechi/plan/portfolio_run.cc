@@ -56,7 +56,7 @@ PortfolioRun::PortfolioRun(const CostModel& costs, const Units& units, const Giv
 
 void PortfolioRun::place_alone(const PlacerEntry& placer) {
   search_for_none();
-  last_resort_.care = last_resort_.repairs = LastResort::kAny;
+  last_resort_.care = last_resort_.care_to_fit = last_resort_.repairs = LastResort::kAny;
   try_placer(placer, request_.place);
   repair();
   if (!placer.baseline && !is_settled()) find_any_plan(result_.attempts.front());
@@ -115,6 +115,10 @@ void PortfolioRun::try_placer(const PlacerEntry& placer, const PlaceOptions& opt
 }
 
 void PortfolioRun::place_others() {
+  if (has_plan()) return;
+  last_resort_.care_to_fit = LastResort::kAny;
+  std::erase_if(result_.attempts, [](const Attempt& attempt) { return attempt.gave_up; });
+  repaired_ = result_.attempts.size();
   for (const PlacerEntry& placer : all_placers()) {
     if (placer.proves || has_plan() ||
         std::ranges::find(result_.attempts, &placer, &Attempt::placer) != result_.attempts.end())

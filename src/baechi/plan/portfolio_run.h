@@ -55,7 +55,7 @@ class PortfolioRun {
   // Plans that lack memory, the shortest first; on larger graphs after all methods' own choices, which
   // may be enough.
   void repair();
-  // Those that were not tried, where none has a plan: each may have one by its name.
+  // Those that were not tried, or gave up, where none has a plan: each may have one by its name.
   void place_others();
   // Fall-backs are repairs alone.
   void search_for_none() { last_resort_.searched = true; }

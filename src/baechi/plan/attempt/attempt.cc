@@ -71,11 +71,6 @@ bool offer(const Problem& problem, std::vector<PlacedGraph> candidates, Attempt&
   return better;
 }
 
-// Where something fits, further tries are worth what methods and searches may take for them.
-bool may_go_on(const Problem& problem) {
-  return !problem.fits || problem.last_resort == nullptr || problem.last_resort->care > 0;
-}
-
 class PlacerAttempt {
  public:
   PlacerAttempt(const Problem& problem, const PlacerEntry& placer, const PlaceOptions& options,
@@ -103,15 +98,23 @@ class PlacerAttempt {
     double headroom = 0;
   };
 
+  // Further tries are worth what methods and searches may take for them.
+  bool may_go_on() {
+    const LastResort* const resort = problem_.last_resort;
+    const bool may = resort == nullptr || (problem_.fits ? resort->care : resort->care_to_fit) > 0;
+    attempt_.gave_up = attempt_.gave_up || !may;
+    return may;
+  }
+
   bool place_carefully(bool shrink) {
     if (placer_.list_scheduler) {
       fall_back("headroom");
       for (const double headroom : kHeadrooms) {
-        if (!may_go_on(problem_)) return false;
+        if (!may_go_on()) return false;
         if (place(shrink, {.headroom = headroom})) return true;
       }
     }
-    if (!may_go_on(problem_)) return false;
+    if (!may_go_on()) return false;
     fall_back("reserve");
     return place(shrink, {.memory = MemoryPolicy::kReserve});
   }
@@ -168,8 +171,10 @@ class PlacerAttempt {
 
   std::optional<PlacedGraph> run_placer(const CostModel& costs, const PlaceOptions& options) {
     const bool further = options.headroom > 0 || options.memory == MemoryPolicy::kReserve;
-    if (further && problem_.last_resort != nullptr)
+    if (further && problem_.last_resort != nullptr) {
       problem_.last_resort->care -= work_of(placer_, costs);
+      problem_.last_resort->care_to_fit -= work_of(placer_, costs);
+    }
     PlaceResult result = placer_.place(costs, options);
     if (auto* placed = std::get_if<PlacedGraph>(&result)) return std::move(*placed);
     note_shortage(costs, std::get<DoesNotFit>(result));
@@ -280,6 +285,7 @@ void repair(const Problem& problem, const CancelFlag* cancel, Attempt& attempt) 
     if (problem.fits) resort.repairs -= search.work();
     if (found.has_value()) offer(problem, {*std::move(found)}, attempt);
     if (attempt.placed.has_value()) break;
+    if (problem.fits) continue;  // any plan is no better
     search_any_fit(problem.costs, problem.units, cancel, resort);
     for (const std::string& name : resort.fallbacks) note_fallback(name, attempt);
     if (resort.placed.has_value()) offer(problem, {*resort.placed}, attempt);

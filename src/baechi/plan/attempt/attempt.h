@@ -61,6 +61,7 @@ struct Attempt {
   std::optional<DoesNotFit> misfit;  // where the method's own choices ran out of room
   std::string reason;                // when there is no placement
   bool proved = false;               // all placements were tried
+  bool gave_up = false;              // before all tries with more care: there was no work left
   // Until they are repaired: the first that had no room, and that of the graph as it is, which comes
   // after the optimised one.
   struct Misfit {

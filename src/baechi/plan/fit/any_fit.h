@@ -25,6 +25,7 @@ struct LastResort {
   // Where something fits: for methods' further tries, and for repairs of what they ended with.
   static constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   std::int64_t care = kAny, repairs = kAny;
+  std::int64_t care_to_fit = kAny;  // where nothing does yet: for those tries, before repairs
   std::uint64_t seed = 1;
   ExecutionOrder order = ExecutionOrder::kPlanned;
   std::int64_t spent = 0;  // by all of them

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "baechi/place/placer.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/planner.h"
+#include "baechi/plan/portfolio.h"
 #include "baechi/schedule/execution_order.h"
 #include "unit/graphs.h"
 
@@ -159,6 +161,11 @@ TEST_CASE("attempts: where something fits, further tries and repairs end with wh
   CHECK(tried(true, 0) == 0);
   CHECK(tried(true, 1) == one);
   CHECK(tried(true, all) == all);
+  LastResort first{.care_to_fit = 1};  // where nothing fits yet, until repairs have been tried
+  const Attempt few =
+      own_choices({.costs = costs, .units = units, .last_resort = &first}, placer, {});
+  CHECK(few.gave_up);
+  CHECK(1 - first.care_to_fit == one);
 
   const OpGraph two = pieces({{.permanent = 6}, {.permanent = 6}});
   const CostModel costs_of_two(two, cluster);
@@ -176,6 +183,40 @@ TEST_CASE("attempts: where something fits, further tries and repairs end with wh
   CHECK(repaired(false, 0));
   CHECK(repaired(true, LastResort::kAny));
   CHECK_FALSE(repaired(true, 0));
+
+  for (const bool fits : {false, true}) {  // a plan of another method: no need to look for any
+    LastResort resort;
+    Attempt attempt;
+    attempt.placer = &placer;
+    repair({.costs = costs, .units = units, .last_resort = &resort, .fits = fits}, nullptr,
+           attempt);
+    CHECK(resort.searched == !fits);
+  }
+}
+
+// One more heavy operator than devices: nothing fits, and list schedulers cost much on so many.
+TEST_CASE("portfolio: where nothing fits in the end, all methods have tried all that they can") {
+  std::vector<Piece> all(2'000, {.permanent = 0});
+  all.insert(all.end(), 65, {.permanent = 6});
+  const OpGraph graph = pieces(all);
+  std::vector<Device> many;
+  for (int i = 0; i < 64; ++i) many.push_back(device(std::to_string(i), "gpu", 10));
+  const Cluster cluster = devices(many);
+  const CostModel costs(graph, cluster);
+  PlanRequest request;
+  request.budget = 0.001;
+  request.budget_to_fit = 0.001;
+  request.optimize.level = OptimizeLevel::kNone;
+  const PortfolioResult found = run_portfolio(costs, Units(costs), request);
+  std::size_t list_schedulers = 0;
+  for (const Attempt& attempt : found.attempts) {
+    CHECK_FALSE(attempt.placed.has_value());
+    CHECK_FALSE(attempt.gave_up);
+    if (attempt.placer == nullptr || !attempt.placer->list_scheduler) continue;
+    ++list_schedulers;
+    CHECK(std::ranges::find(attempt.fallbacks, "reserve") != attempt.fallbacks.end());
+  }
+  CHECK(list_schedulers >= 2);
 }
 
 // Four operators on a CPU and two GPUs, found by a user: memory so tight that repair is needed.
