@@ -180,14 +180,14 @@ def test_an_error_in_a_region_names_it() -> None:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """What became of each capture."""
-    found: list[bool] = []
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """What became of each capture, and how many of its inputs it copies."""
+    found: list[tuple[bool, int]] = []
     real = Replay._captured
 
     def noted(self: Replay, *given: Any) -> bool:
-        found.append(real(self, *given))
-        return found[-1]
+        found.append((real(self, *given), sum(self._is_own)))
+        return found[-1][0]
 
     monkeypatch.setattr(Replay, "_captured", noted)
     return found
@@ -212,7 +212,7 @@ def models() -> Iterator[tuple[nn.Module, nn.Module]]:
     ],
 )
 def test_replayed_steps_train_as_one_device(
-    models: tuple[nn.Module, nn.Module], captured: list[bool], how: dict[str, Any]
+    models: tuple[nn.Module, nn.Module], captured: list[tuple[bool, int]], how: dict[str, Any]
 ) -> None:
     model, plain = models
     before = held()
@@ -220,7 +220,7 @@ def test_replayed_steps_train_as_one_device(
     losses = [*_trained(model, placed), *_trained(model, placed)]
     assert " and " in placed.program
     assert len(captured) > 1
-    assert all(captured)
+    assert all(done for done, _ in captured)
     placed.restore()
     assert losses == pytest.approx([*_trained(plain), *_trained(plain)], rel=1e-9)
     _equal(model, plain)
@@ -285,25 +285,16 @@ def test_a_replay_reads_weights_and_batches_as_they_are_now(
 
 
 def test_weights_are_read_where_they_lie(
-    models: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch
+    models: tuple[nn.Module, nn.Module], captured: list[tuple[bool, int]]
 ) -> None:
     """Also where a batch, which lay in one place twice, comes to lie elsewhere."""
-    copied: list[int] = []
-    real = Replay._captured
-
-    def noted(self: Replay, *given: Any) -> bool:
-        found = real(self, *given)
-        copied.append(sum(self._is_own))
-        return found
-
-    monkeypatch.setattr(Replay, "_captured", noted)
     model, plain = models
     placed = place(model, "1x1GiB", replay=True)
     batches = [rows(i).to("sim:0") for i in range(3)]
     with torch.no_grad():
         for i in (0, 0, 0, 1, 2):
             assert close(model(batches[i]), plain(rows(i)))
-    assert copied == [0, 1]
+    assert captured == [(True, 0), (True, 1)]
     placed.restore()
 
 
@@ -325,7 +316,9 @@ def test_a_replayed_step_costs_the_host_less_than_half() -> None:
 
 
 def test_what_cannot_be_captured_runs_call_by_call(
-    models: tuple[nn.Module, nn.Module], captured: list[bool], monkeypatch: pytest.MonkeyPatch
+    models: tuple[nn.Module, nn.Module],
+    captured: list[tuple[bool, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(_: Any) -> None:
         raise RuntimeError("the device cannot capture")
@@ -335,5 +328,5 @@ def test_what_cannot_be_captured_runs_call_by_call(
     placed = place(model, replay=True, micro_batches=1)
     losses = _trained(model, placed)
     assert captured
-    assert not any(captured)
+    assert not any(done for done, _ in captured)
     assert losses == pytest.approx(_trained(plain), rel=1e-9)

@@ -18,7 +18,7 @@ from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
 from places import WIDTH, Branches, Hooked, compared, machine, mean_square, placed, rows
-from step_models import module
+from step_models import Tied, module
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -97,18 +97,9 @@ def Assigned(self: Any, x: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
-class Tied(nn.Module):
-    """An embedding that is the last layer, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.middle = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.last = nn.Linear(WIDTH, 9, bias=False)
-        self.last.weight = self.words.weight
-
+class Words(Tied):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        ids = x.abs().mul(7).long() % 9
-        return self.last(self.middle(self.words(ids)).tanh())
+        return super().forward(x.abs().mul(7).long() % 9)
 
 
 class TwoResults(nn.Module):
@@ -234,7 +225,7 @@ class Scaled(nn.Parameter):
 
 
 MODELS: list[Callable[[], nn.Module]] = [
-    Branches, OwnNorm, Momentum, InPlace, Tied, Hooked, TwoResults, OwnBackward,
+    Branches, OwnNorm, Momentum, InPlace, Words, Hooked, TwoResults, OwnBackward,
     constants_inside,
 ]  # fmt: skip
 
