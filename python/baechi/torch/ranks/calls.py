@@ -268,8 +268,8 @@ class RankGraph(Graph):
         finite = name == "forward" or all(is_finite(found[i]) for i in there)
         told = processes.agree(f"finish the {name} of this call", {}, error, [float(finite)])
         if finite and not all(others[0] for others in told):  # which a GradScaler looks for
-            if there:
-                least = min(there, key=lambda i: found[i].numel())
+            if some := [i for i in there if found[i].numel()]:
+                least = min(some, key=lambda i: found[i].numel())
                 found[least] = torch.full_like(found[least], float("inf"))
             else:
                 self.placement.weights.be_infinite()

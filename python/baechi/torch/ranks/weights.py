@@ -89,7 +89,8 @@ class RankWeights:
             if weight.grad is not None and weight.grad.numel():
                 weight.grad.fill_(float("inf"))
                 return
-        trained = [weight for weight, _ in self.away.values() if weight.requires_grad]
+        away = [weight for weight, _ in self.away.values() if weight.requires_grad]
+        trained = [weight for weight in away if weight.numel()]
         for weight in sorted(trained, key=torch.Tensor.numel)[:1]:  # of a rank without weights
             weight.grad = torch.full(weight.shape, float("inf")).to(weight)
 
