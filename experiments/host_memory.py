@@ -193,8 +193,8 @@ def run() -> Page:
         "while the layer before it runs (-: nothing fits, the model has no layers, or there are "
         "four cards). Of four cards, the smaller two are half as fast. Beside the best of all "
         "choices of what is kept, away, streamed or made again, 28 steps of two layers are 2.9% "
-        "shorter, since gradients may be away, too; 28 of four without weights are 0.5% longer "
-        "(`build/release/baechi_tests -tc='residency: bounds*'`), 12 behind slow links 5.4% "
+        "shorter, since gradients may be away, too; 28 of four without weights are as short "
+        "(`build/release/baechi_tests -tc='residency: bounds*'`), 12 behind slow links 5.3% longer "
         "(`-tc='residency: what fits*'`)."
     )
     return Page(

@@ -41,21 +41,27 @@ OpGraph without_groups(const OpGraph& graph) {
   return std::move(builder).build();
 }
 
-// What a unit that does not stay takes, in nanoseconds: of the host, and of the link each way.
+// What a unit takes, in nanoseconds: of the host, of the link each way, and of the time that the link would take
+// to fill the device before the first update.
 struct Takes {
-  double host = 0, down = 0, up = 0;
+  double host = 0, down = 0, up = 0, early = 0;
 
-  double weighed(const Takes& by) const { return host * by.host + down * by.down + up * by.up; }
+  double weighed(const Takes& by) const {
+    return host * by.host + down * by.down + up * by.up + early * by.early;
+  }
 };
 
 struct Crossing {
   double held = 0;  // bytes
-  Takes on_store;
+  Takes on_store, stays;
   std::optional<Takes> streamed;  // where it may be
 
-  double least(const Takes& weights) const {
+  double least_away(const Takes& weights) const {
     const double there = on_store.weighed(weights);
     return streamed.has_value() ? std::min(there, streamed->weighed(weights)) : there;
+  }
+  double saves(const Takes& weights) const {  // if it stays
+    return std::max(0.0, least_away(weights) - stays.weighed(weights));
   }
 };
 
@@ -86,42 +92,43 @@ Crossing crossing_of(const CostModel& costs, const StepGraph& step, const Stored
         }))
       there.down += nanoseconds(graph[op].permanent, from);
   }
-  if (unit.may_stream)
-    crossing.streamed = Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to)};
+  const double fetched = crossing.stays.early = nanoseconds(unit.bytes, from);
+  if (unit.may_stream) crossing.streamed = Takes{0, fetched, nanoseconds(unit.bytes, to), fetched};
   return crossing;
 }
 
-// The least that the units together take, weighed, where some that hold `room` at most take nothing.
+// The least that the units together take, weighed, where those that stay hold `room` at most.
 double least(const std::vector<Crossing>& units, double room, const Takes& weights) {
-  std::vector<std::pair<double, double>> all;  // takes, holds
-  for (const Crossing& unit : units) all.emplace_back(unit.least(weights), unit.held);
+  std::vector<std::pair<double, double>> all;  // saves, holds
+  double sum = 0;
+  for (const Crossing& unit : units) {
+    all.emplace_back(unit.saves(weights), unit.held);
+    sum += unit.least_away(weights);
+  }
   std::ranges::sort(
       all, [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
-  double sum = 0;
-  for (const auto& [takes, held] : all) {
+  for (const auto& [saves, held] : all) {
     const double part = held > 0 ? std::min(1.0, room / held) : 1.0;
     room -= part * held;
-    sum += (1 - part) * takes;
+    sum -= part * saves;
   }
   return sum;
 }
 
-constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
-
-// The same, where no unit is cut.
+// The same, where no unit is cut, in cells of the room: what a unit holds is rounded down to these.
+constexpr std::size_t kCells = 4096;
 double least_whole(const std::vector<Crossing>& units, double room, const Takes& weights) {
   const double cell = std::max(1.0, room / static_cast<double>(kCells));
-  std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
+  std::vector<double> saved(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
   double sum = 0;
   for (const Crossing& unit : units) {
-    const double takes = unit.least(weights);
-    sum += takes;
+    sum += unit.least_away(weights);
     if (unit.held > room) continue;
     const auto cells = static_cast<std::size_t>(unit.held / cell);
-    for (std::size_t there = stays.size(); there-- > cells;)
-      stays[there] = std::max(stays[there], stays[there - cells] + takes);
+    for (std::size_t there = saved.size(); there-- > cells;)
+      saved[there] = std::max(saved[there], saved[there - cells] + unit.saves(weights));
   }
-  return sum - stays.back();
+  return sum - saved.back();
 }
 
 // The most that some operator needs beside variables on whatever device runs it: what it reads and
@@ -147,48 +154,64 @@ Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
   return most;
 }
 
-// The device works off all that an update waits for, one operator after the other, before the update
-// that does so the earliest.
-Time before_updates(const CostModel& costs, const StepGraph& step, DeviceId device) {
+// Before one of these has ended, or begun if it is an update, nothing goes to the store for an update.
+std::vector<OpId> first_senders(const StepGraph& step, const OpGraph& graph,
+                                const std::vector<StoredUnit>& units) {
+  std::vector<OpId> found;
+  for (const StoredUnit& unit : units)
+    for (const OpId op : unit.members) {
+      if (graph[op].variable) continue;
+      if (unit.may_stream) found.push_back(op);
+      for (const Edge& edge : graph.in_edges(op))
+        if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(step, edge.from))
+          found.push_back(edge.from);
+    }
+  return found;
+}
+
+// The device works off all that one of these waits for, and the one itself if it is no update.
+Time least_work(const CostModel& costs, const StepGraph& step, DeviceId device,
+                const std::vector<OpId>& ends) {
   const OpGraph& graph = costs.graph();
+  const auto takes = [&](OpId op) {
+    if (graph[op].variable || is_update(step, op)) return Time(0);
+    return costs.compute_time(op, device).value_or(Time(0));
+  };
   std::optional<Time> least;
-  for (const OpId update : graph.ops()) {
-    if (!is_update(step, update)) continue;
+  for (const OpId end : ends) {
     IdVector<OpId, bool> seen(graph.num_ops());
-    std::vector<OpId> left{update};
-    Time before;
-    while (!left.empty()) {
+    std::vector<OpId> left{end};
+    Time work = takes(end);
+    while (!left.empty() && (!least.has_value() || work < *least)) {
       const OpId op = left.back();
       left.pop_back();
       for (const Edge& edge : graph.in_edges(op)) {
         if (seen[edge.from]) continue;
         seen[edge.from] = true;
         left.push_back(edge.from);
-        if (!is_update(step, edge.from) && !graph[edge.from].variable)
-          before += costs.compute_time(edge.from, device).value_or(Time(0));
+        work += takes(edge.from);
       }
-      if (least.has_value() && before >= *least) break;
     }
-    if (!least.has_value() || before < *least) least = before;
+    if (!least.has_value() || work < *least) least = work;
   }
   return least.value_or(Time(0));
 }
 
-// On the fastest devices, the path to the update that has the shortest.
-Time path_to_updates(const CostModel& costs, const StepGraph& step, DeviceId store) {
+// The same with the longest path instead of the work, on the fastest devices.
+Time shortest_path(const CostModel& costs, const StepGraph& step, DeviceId store,
+                   const std::vector<OpId>& ends) {
   const OpGraph& graph = costs.graph();
-  IdVector<OpId, Time> ready(graph.num_ops());
-  std::optional<Time> least;
+  IdVector<OpId, Time> end(graph.num_ops());
   for (const OpId op : graph.topological_order()) {
-    const bool update = is_update(step, op);
-    if (update && (!least.has_value() || ready[op] < *least)) least = ready[op];
     std::optional<Time> runs;
     for (const DeviceId device : costs.cluster().devices())
       if (const auto time = costs.compute_time(op, device); device != store && time.has_value())
         runs = std::min(runs.value_or(*time), *time);
-    const Time end = update ? ready[op] : ready[op] + runs.value_or(Time(0));
-    for (const Edge& edge : graph.out_edges(op)) ready[edge.to] = std::max(ready[edge.to], end);
+    if (!is_update(step, op)) end[op] += runs.value_or(Time(0));
+    for (const Edge& edge : graph.out_edges(op)) end[edge.to] = std::max(end[edge.to], end[op]);
   }
+  std::optional<Time> least;
+  for (const OpId op : ends) least = std::min(least.value_or(end[op]), end[op]);
   return least.value_or(Time(0));
 }
 
@@ -204,84 +227,103 @@ Link fastest(const Cluster& cluster, DeviceId store, bool from_store) {
   return *best;
 }
 
-// Parts of the corners, of the largest bound: a concave function, up which smaller and smaller shifts from
-// one corner to another lead.
-template <class Bound>
-Takes heaviest(const std::vector<Takes>& corners, const Bound& bound) {
-  constexpr double kLeastShift = 1.0 / 512;
-  std::vector<double> parts(corners.size(), 1.0 / static_cast<double>(corners.size()));
+// One inequality: what the units take, weighed so, and what the step takes beside that.
+struct Corner {
+  Takes weights;
+  double before = 0;
+};
+
+// Parts of the first corners, of the largest value: up a concave bound lead smaller and smaller shifts.
+template <class Bound, class Value>
+Corner heaviest(const std::vector<Corner>& corners, const Bound& bound, const Value& value) {
+  constexpr double kLeastShift = 1.0 / 1024;
+  std::vector<double> parts(corners.size());
   const auto mixed = [&] {
-    Takes mix;
+    Corner mix;
     for (std::size_t i = 0; i < corners.size(); ++i) {
-      mix.host += parts[i] * corners[i].host;
-      mix.down += parts[i] * corners[i].down;
-      mix.up += parts[i] * corners[i].up;
+      for (const auto each : {&Takes::host, &Takes::down, &Takes::up, &Takes::early})
+        mix.weights.*each += parts[i] * corners[i].weights.*each;
+      mix.before += parts[i] * corners[i].before;
     }
     return mix;
   };
-  double best = bound(mixed());
-  for (double shift = 0.25; shift >= kLeastShift;) {
-    bool better = false;
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      for (std::size_t j = 0; j < parts.size(); ++j) {
-        const std::vector<double> before = parts;
-        const double moved = std::min(shift, parts[i]);
-        parts[i] -= moved;
-        parts[j] += moved;
-        const double found = bound(mixed());
-        if (found > best) {
-          best = found;
-          better = true;
-        } else {
-          parts = before;
+  Corner heaviest = corners.front();
+  for (std::size_t first = 2; first <= corners.size(); ++first) {
+    std::fill_n(parts.begin(), first, 1.0 / static_cast<double>(first));
+    double best = bound(mixed());
+    for (double shift = 0.25; shift >= kLeastShift;) {
+      bool better = false;
+      for (std::size_t i = 0; i < first; ++i)
+        for (std::size_t j = 0; j < first; ++j) {
+          const std::vector<double> before = parts;
+          const double moved = std::min(shift, parts[i]);
+          parts[i] -= moved;
+          parts[j] += moved;
+          const double found = bound(mixed());
+          if (found > best) {
+            best = found;
+            better = true;
+          } else {
+            parts = before;
+          }
         }
-      }
-    if (!better) shift /= 2;
+      if (!better) shift /= 2;
+    }
+    if (value(mixed()) > value(heaviest)) heaviest = mixed();
   }
-  return mixed();
+  return heaviest;
 }
 
 void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<NamedBound>& bounds) {
+  const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
   if (cluster.communication() == CommunicationMode::kParallel) return;
   const DeviceId store = store_of(cluster);
-  for (const OpId op : costs.graph().ops())  // what the host runs needs no link
-    if (!costs.graph()[op].variable && !is_update(step, op) && costs.may_run(op, store)) return;
+  for (const OpId op : graph.ops())  // what the host runs needs no link
+    if (!graph[op].variable && !is_update(step, op) && costs.may_run(op, store)) return;
   const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
+  const std::vector<StoredUnit> stored = units_for_store(costs, step, store);
   std::vector<Crossing> units;
-  for (const StoredUnit& unit : units_for_store(costs, step, store))
-    units.push_back(crossing_of(costs, step, unit, from, to));
-  double room = 0;
+  for (const StoredUnit& unit : stored) units.push_back(crossing_of(costs, step, unit, from, to));
+  Bytes there;
   for (const DeviceId device : cluster.devices())
-    if (device != store) room += static_cast<double>(cluster[device].capacity.count());
-  room = std::max(0.0, room - static_cast<double>(beside_variables(costs, step).count()));
-  // What several devices do first they may do side by side.
-  const Time before = cluster.num_devices() == 2
-                          ? before_updates(costs, step, DeviceId(1 - store.index()))
-                          : path_to_updates(costs, step, store);
-  const auto bound = [&](const Takes& weights) {  // by parts of units
-    return weights.host * static_cast<double>(before.count()) + least(units, room, weights);
+    if (device != store) there += cluster[device].capacity;
+  const auto room =
+      static_cast<double>((there - std::min(there, beside_variables(costs, step))).count());
+  const auto earliest = [&](const std::vector<OpId>& ends) {
+    const Time time = cluster.num_devices() == 2
+                          ? least_work(costs, step, DeviceId(1 - store.index()), ends)
+                          : shortest_path(costs, step, store, ends);  // they may work side by side
+    return static_cast<double>(time.count());
+  };
+  std::vector<OpId> updates;
+  for (const OpId op : graph.ops())
+    if (is_update(step, op)) updates.push_back(op);
+  const double before = earliest(updates);
+  const Corner host{{.host = 1}, before}, down{{.down = 1}};
+  const Corner up{{.up = 1}, earliest(first_senders(step, graph, stored))};
+  const Corner early{{.early = 1}, before - nanoseconds(there, from)};
+  const auto bound = [&](const Corner& corner) {  // by parts of units
+    return corner.before + least(units, room, corner.weights);
+  };
+  const auto value = [&](const Corner& corner) {  // nothing if no unit need take anything
+    const double takes =
+        std::max(least(units, room, corner.weights), least_whole(units, room, corner.weights));
+    return takes > 0 ? corner.before + takes : 0;
   };
   // Rounded down by a millionth, so that no rounding makes it too large.
-  const auto add = [&](const char* name, const Takes& weights) {
-    const double takes =
-        std::max(least(units, room, weights), least_whole(units, room, weights)) * (1 - 1e-6);
-    const double first = weights.host * static_cast<double>(before.count());
-    if (takes > 0) bounds.push_back({name, Time(static_cast<std::int64_t>(takes + first))});
+  const auto add = [&](const char* name, const Corner& corner) {
+    bounds.push_back({name, Time(static_cast<std::int64_t>(value(corner) * (1 - 1e-6)))});
   };
+  add("updates on the host", host);
+  add("traffic from the host", down);
+  add("traffic to the host", up);
   const bool one_queue =
       cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth;
-  std::vector<Takes> corners{{1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
-  add("updates on the host", corners[0]);
-  add("traffic from the host", corners[1]);
-  add("traffic to the host", corners[2]);
-  if (one_queue) {
-    corners.erase(corners.begin() + 1, corners.end());
-    corners.push_back({0, 1, 1});
-    add("traffic", corners[1]);
-  }
-  add("updates and traffic", heaviest(corners, bound));
-  std::erase_if(bounds, [](const NamedBound& one) { return one.value == Time(0); });
+  const Corner both{{.down = 1, .up = 1}};
+  if (one_queue) add("traffic", both);
+  add("updates and traffic", heaviest({host, one_queue ? both : down, up, early}, bound, value));
+  std::erase_if(bounds, [](const NamedBound& one) { return one.value <= Time(0); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "baechi/base/random.h"
 #include "baechi/plan/residency/residency_orders.h"
 
 namespace baechi {
@@ -15,14 +16,20 @@ constexpr std::array kOrders{InOrder::kAsGiven, InOrder::kUpdatesLast,
 constexpr std::array kFirst{StayFirst::kSpread, StayFirst::kLate, StayFirst::kLarge};
 constexpr std::array<double, 5> kUnitParts{0.0, 0.4, 0.6, 0.8, 1.0};
 constexpr std::array<double, 6> kKeepParts{0.0, 0.5, 0.8, 0.9, 0.95, 1.0};
-constexpr std::array<std::size_t, 4> kLeads{0, 6, 12, 24};
+constexpr std::array<std::size_t, 4> kLeads{0, 6, 24, 48};
 constexpr std::array<double, 4> kMemory{1.0, 0.7, 0.6, 0.5};  // as on devices with so much less
 constexpr std::array<double, 4> kWaits{0.9, 0.75, 0.5, 0.0};
-constexpr double kLeastAway = 0.1;            // part of weights and state: results take room, too
-constexpr double kFewer = 0.85, kMore = 1.2;  // times the updates that are streamed
-constexpr int kHalvings = 2;
-constexpr int kExact = 2, kCorrections = 6;  // of replays that correct the account of one choice
-constexpr double kClearly = 1.1;             // times what it is to beat
+constexpr double kLeastAway = 0.1;              // part of weights and state: results take room, too
+constexpr double kFewer = 0.85, kMore = 1.2;    // times the updates that are streamed
+constexpr int kExact = 2;                       // of replays that correct the account of one choice
+constexpr int kCorrections = 6, kHalvings = 2;  // of such replays
+constexpr int kNearCorrections = 3, kNearHalvings = 1;  // beside a way that has been replayed
+constexpr int kMisled = 2;        // replays that begin from ample memory may be much too long
+constexpr double kClearly = 1.1;  // times what it is beside
+constexpr std::array kStreams{0.0, 0.6, 0.72, 0.85, 1.0, 1.2, 1.5};
+constexpr int kFailures = 200;
+constexpr std::uint64_t kMoreChanges = 3, kWanderSeed = 0x6a96;
+constexpr double kAnew = 0.5;  // of changes at random
 
 std::uint64_t digest_of(const ResidencyTry& what, const Residency& residency) {
   std::uint64_t digest = what.rule.first_come ? 1 : 0;
@@ -94,27 +101,26 @@ ResidencySearch::ResidencySearch(const ResidencyProblem& problem,
       units_(units_for_store(problem.costs, problem.step, store_of(problem.costs.cluster()))),
       balanced_(balanced_streams(problem, starts.front(), units_)) {}
 
-void ResidencySearch::improve(ResidencyTry from) {
-  Rating best = try_as(from), before;
-  do {
-    before = best;
+void ResidencySearch::improve(Way best, bool anew) {
+  for (bool better = true; better && !work_.is_over();) {
+    better = false;
     const auto vary = [&](auto ResidencyTry::* what, const auto& values) {
-      const ResidencyTry given = from;
+      const ResidencyTry given = best.what;
       for (const auto value : values) {
         ResidencyTry other = given;
         other.*what = value;
         if (value == given.*what || work_.is_over()) continue;
-        const Rating rating = try_as(other, 0, &best);
-        if (rating >= best) continue;
-        best = rating;
-        from = other;
+        Way way = tried(other, 0, &best, anew);
+        if (way.rating >= best.rating) continue;
+        best = std::move(way);
+        better = true;
       }
     };
     if (may_stream()) {
-      const double streams = from.streams;
+      const double streams = best.what.streams;
       vary(&ResidencyTry::streams,
            std::array{streams > 0 ? streams * kMore : 1.0, streams * kFewer, kAllStreamed});
-      if (from.streams > 0) vary(&ResidencyTry::streams_first, kFirst);
+      if (best.what.streams > 0) vary(&ResidencyTry::streams_first, kFirst);
     }
     vary(&ResidencyTry::order, kOrders);
     vary(&ResidencyTry::first, kFirst);
@@ -122,40 +128,90 @@ void ResidencySearch::improve(ResidencyTry from) {
     vary(&ResidencyTry::units, kUnitParts);
     vary(&ResidencyTry::keep, kKeepParts);
     vary(&ResidencyTry::memory, kMemory);
-    if (from.waits < 1) vary(&ResidencyTry::waits, kWaits);
-  } while (best < before && !work_.is_over());
+    if (best.what.waits < 1) vary(&ResidencyTry::waits, kWaits);
+  }
+}
+
+void ResidencySearch::wander() {
+  Random random(kWanderSeed);
+  for (int failed = 0; best_.has_value() && failed < kFailures && !work_.is_over(); ++failed) {
+    const Way best = best_way_;
+    ResidencyTry other = best.what;
+    const auto draw = [&](auto ResidencyTry::* what, const auto& values) {
+      other.*what = values[random.below(values.size())];
+    };
+    for (std::uint64_t changes = 2 + random.below(kMoreChanges); changes > 0; --changes)
+      switch (random.below(may_stream() ? 8 : 6)) {
+        case 0:
+          draw(&ResidencyTry::order, kOrders);
+          break;
+        case 1:
+          draw(&ResidencyTry::first, kFirst);
+          break;
+        case 2:
+          draw(&ResidencyTry::lead, kLeads);
+          break;
+        case 3:
+          draw(&ResidencyTry::units, kUnitParts);
+          break;
+        case 4:
+          draw(&ResidencyTry::keep, kKeepParts);
+          break;
+        case 5:
+          draw(&ResidencyTry::memory, kMemory);
+          break;
+        case 6:
+          draw(&ResidencyTry::streams_first, kFirst);
+          break;
+        default:
+          draw(&ResidencyTry::streams, kStreams);
+      }
+    const bool anew = random.chance(kAnew);
+    Way way = tried(other, 0, &best, anew);
+    if (way.rating >= best.rating) continue;
+    improve(std::move(way), anew);
+    failed = 0;
+  }
 }
 
 // Where it does not fit at first, but with a smaller account does, what lies between, too.
-ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, int glances,
-                                                const Rating* to_beat) {
+ResidencySearch::Way ResidencySearch::tried(const ResidencyTry& what, int glances,
+                                            const Way* beside, bool anew) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  Rating best{true, Bytes(kMost), Time(kMost)};
+  Way best{what, {}, {}, {true, Bytes(kMost), Time(kMost)}};
   const std::optional<ResidencyStart>& given = start_in({what.start, what.order});
   if (!given.has_value()) return best;
   const Cluster& cluster = problem_.costs.cluster();
-  ByDevice memory(cluster.num_devices());
+  ByDevice there(cluster.num_devices());
   for (const DeviceId device : cluster.devices())
-    memory[device] = Bytes(static_cast<std::int64_t>(
+    there[device] = Bytes(static_cast<std::int64_t>(
         static_cast<double>(cluster[device].capacity.count()) * what.memory));
-  const ByDevice there = memory;
+  ByDevice memory = there;
   ResidencyStart start = *given;
+  const bool near = beside != nullptr && !anew && !beside->slots.empty() &&
+                    beside->what.order == what.order && beside->what.start == what.start;
+  if (near) {
+    start.slots = beside->slots;
+    if (beside->what.memory == what.memory) memory = beside->memory;
+  }
   std::optional<ByDevice> fitting, too_much;
   ByDevice peaks;
   bool longer = false;
+  int replays = 0;
   const auto fits = [&] {
     const Seen& seen = replay_once(what, start, memory);
-    best = std::min(best, seen.rating);
+    if (seen.rating < best.rating) best = {what, start.slots, memory, seen.rating};
     peaks = seen.peaks;
-    longer = to_beat != nullptr && !std::get<bool>(*to_beat) &&
+    longer = beside != nullptr && (near || ++replays > kMisled) &&
+             !std::get<bool>(beside->rating) &&
              static_cast<double>(std::get<Time>(seen.rating).count()) >
-                 kClearly * static_cast<double>(std::get<Time>(*to_beat).count());
+                 kClearly * static_cast<double>(std::get<Time>(beside->rating).count());
     const bool all = std::ranges::all_of(
         cluster.devices(), [&](DeviceId device) { return peaks[device] <= there[device]; });
     (all ? fitting : too_much) = memory;
     return all;
   };
-  const int rounds = glances > 0 ? glances : kCorrections;
+  const int rounds = glances > 0 ? glances : near ? kNearCorrections : kCorrections;
   for (int round = 0; round < rounds && !longer && (!best_.has_value() || !work_.is_over());
        ++round) {
     if (fits()) {
@@ -167,8 +223,9 @@ ResidencySearch::Rating ResidencySearch::try_as(const ResidencyTry& what, int gl
       memory[device] -= std::min(memory[device], round < kExact ? excess : excess * 2);
     }
   }
-  for (int round = 0; round < (glances > 0 ? 0 : kHalvings) && fitting.has_value() &&
-                      too_much.has_value() && !longer && !work_.is_over();
+  const int halvings = glances > 0 ? 0 : near ? kNearHalvings : kHalvings;
+  for (int round = 0; round < halvings && fitting.has_value() && too_much.has_value() && !longer &&
+                      !work_.is_over();
        ++round) {
     for (const DeviceId device : cluster.devices())
       memory[device] = Bytes(((*fitting)[device] + (*too_much)[device]).count() / 2);

@@ -57,11 +57,13 @@ class ResidencySearch {
 
   // How good the best of it is: the less, the better.
   using Rating = std::tuple<bool, Bytes, Time>;
-  // Glances, if any, are so many replays, without a look at what lies between. It ends where a
-  // replay is clearly longer than what it is to beat.
-  Rating try_as(const ResidencyTry& what, int glances = 0, const Rating* to_beat = nullptr);
-  // From there on one thing after the other otherwise, until nothing is better.
-  void improve(ResidencyTry from);
+  // Glances, if any, are so many replays, without a look at what lies between.
+  Rating try_as(const ResidencyTry& what, int glances = 0) { return tried(what, glances).rating; }
+  // From there on one thing after the other otherwise, until nothing is better: each as it begins from the
+  // replay of what it varies, or anew from ample memory.
+  void improve(const ResidencyTry& from, bool anew = false) { improve(tried(from), anew); }
+  // From the best on several things at random, until that has failed often.
+  void wander();
   // From the best on, what is away before single readers, with at most so many operators in
   // replays; nothing if these are few for the step.
   void change_gaps(std::int64_t most);
@@ -85,6 +87,10 @@ class ResidencySearch {
     ByDevice memory;
     Rating rating;
   };
+  // As beside another way, if there is one, it ends where a replay is clearly longer than that.
+  Way tried(const ResidencyTry& what, int glances = 0, const Way* beside = nullptr,
+            bool anew = false);
+  void improve(Way best, bool anew);
   const Seen& replay_once(const ResidencyTry& what, ResidencyStart& start, const ByDevice& memory);
   const std::optional<ResidencyStart>& start_in(const InThisOrder& which);
   Rating offer(ReplayedResidency found, const ResidencyTry& what, const ResidencyStart& start,

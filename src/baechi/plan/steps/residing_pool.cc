@@ -5,6 +5,8 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "baechi/graph/residency.h"
 
@@ -13,19 +15,29 @@ namespace {
 
 constexpr std::size_t kManyStarts = 10;  // get one each
 constexpr std::size_t kOfThese = 2;  // choices of second runs that get tries from elsewhere, too
-constexpr double kForGaps = 0.05;    // part of all tries
+constexpr double kForGaps = 0.05;    // part of all tries, beside these
 constexpr double kNear = 1.1;        // times the best step
 constexpr double kFar = 1.5;         // times the best step: a glance that gets no few tries
 
 constexpr ResidencyTry kGlance{.units = 1.0, .keep = 1.0};
-constexpr std::array<ResidencyTry, 6> kFewTries{{
+constexpr ResidencyTry kStreamedGlance{
+    .units = 1.0, .keep = 1.0, .first = StayFirst::kLarge, .streams = 1.0};
+constexpr std::array<ResidencyTry, 7> kFewTries{{
     kGlance,
-    {.units = 1.0, .keep = 1.0, .first = StayFirst::kLarge, .streams = 1.0},
+    kStreamedGlance,
     {.units = 0.4, .keep = 0.95},
-    {.units = 0.0, .keep = 0.9, .streams = 1.0},
+    {.units = 0.0, .keep = 0.9, .lead = 0, .streams = 1.0},
+    {.order = InOrder::kUpdatesLast, .units = 0.6, .keep = 0.95, .lead = 24, .streams = 1.0},
     {.units = 1.0, .keep = 1.0, .streams = kAllStreamed},
-    {.units = 0.0, .keep = 0.9},
+    {.order = InOrder::kLastGradientsFirst,
+     .units = 1.0,
+     .keep = 0.9,
+     .lead = 0,
+     .first = StayFirst::kLate,
+     .streams = 1.0},
 }};
+constexpr std::int64_t kOfATry = 4;       // of a try, at the least
+constexpr std::int64_t kLeastOfEach = 4;  // of a candidate
 constexpr std::array<ResidencyTry, 4> kFewTriesToFit{{
     {.units = 0.0, .keep = 0.0, .lead = 0, .streams = kAllStreamed},
     {.units = 0.0, .keep = 0.9, .lead = 0},
@@ -62,6 +74,17 @@ Bytes least_memory(const Cluster& cluster) {
   Bytes least = cluster[DeviceId(0)].capacity;
   for (const DeviceId device : cluster.devices()) least = std::min(least, cluster[device].capacity);
   return least;
+}
+
+std::size_t SearchedVariant::start_at(ResidencyStart start, std::size_t which_it_is) {
+  const auto same = std::ranges::find_if(starts, [&](const ResidencyStart& other) {
+    return other.device == start.device && other.order == start.order;
+  });
+  const auto at = static_cast<std::size_t>(same - starts.begin());
+  if (at < starts.size()) return at;
+  starts.push_back(std::move(start));
+  which.push_back(which_it_is);
+  return at;
 }
 
 void ResidingPool::spend_until(double part) {
@@ -112,10 +135,21 @@ void ResidingPool::leave_out_longer_than(Time step) {
 
 ResidingPool::Candidate ResidingPool::rate(std::size_t at, std::size_t start, int glances) {
   SearchedVariant& variant = *variants[at];
-  const auto [unused, over, step] = variant.search->try_as(from_start(start, kGlance), glances);
+  const bool both = variant.search->may_stream();
+  ResidencySearch::Rating rating =
+      variant.search->try_as(from_start(start, kGlance), both ? 1 : glances);
+  if (both)
+    rating = std::min(rating, variant.search->try_as(from_start(start, kStreamedGlance), 1));
+  const auto [unused, over, step] = rating;
   const Bytes least = std::max(least_memory(variant.costs->cluster()), Bytes(1));
   const double lacks = static_cast<double>(over.count()) / static_cast<double>(least.count());
   return {static_cast<double>(step.count()) * (1 + lacks), at, start};
+}
+
+void ResidingPool::send_all_away(std::size_t start) {
+  for (const bool first_come : {false, true})
+    for (const bool queues : {true, false})
+      variants.back()->search->try_as({.start = start, .lead = 0, .rule = {first_come, queues}});
 }
 
 ResidingPool::Candidate ResidingPool::glance_at(std::size_t start) {
@@ -124,18 +158,30 @@ ResidingPool::Candidate ResidingPool::glance_at(std::size_t start) {
   return candidates.back();
 }
 
+// Few tries of each where many starts of a variant promise as much.
+std::size_t ResidingPool::tries_of(const Candidate& candidate, std::int64_t replayed) const {
+  const auto beside = std::ranges::count_if(candidates, [&](const Candidate& other) {
+    return other.variant == candidate.variant && other.step <= kFar * candidates.front().step;
+  });
+  if (beside <= 1) return kFewTries.size();
+  const auto ops = static_cast<std::int64_t>(variants[candidate.variant]->costs->graph().num_ops());
+  return static_cast<std::size_t>(std::clamp(replayed / (kOfATry * ops * beside), kLeastOfEach,
+                                             static_cast<std::int64_t>(kFewTries.size())));
+}
+
 void ResidingPool::try_candidates() {
   std::ranges::stable_sort(candidates, {}, &Candidate::step);
+  const std::int64_t replayed = std::max<std::int64_t>(work.limit - work.spent, 0);
   std::optional<double> best;
   for (const Candidate& candidate : candidates) {
     if (best.has_value() && candidate.step > kFar * *best) break;
     ResidencySearch& search = *variants[candidate.variant]->search;
-    const auto try_each = [&](const auto& few) {
+    const auto try_each = [&](std::span<const ResidencyTry> few) {
       for (const ResidencyTry& what : few)
         if (!work.is_over() && (what.streams == 0 || search.may_stream()))
           search.try_as(from_start(candidate.start, what));
     };
-    try_each(kFewTries);
+    try_each(std::span(kFewTries).first(tries_of(candidate, replayed)));
     if (search.best() == nullptr || !search.best()->fits) try_each(kFewTriesToFit);
     if (search.best() == nullptr || !search.best()->fits) continue;
     const auto step = static_cast<double>(search.best()->makespan.count());
@@ -147,8 +193,9 @@ void ResidingPool::improve() {
   const auto near = [&](const std::unique_ptr<SearchedVariant>& variant) {
     return is_near(*variant, *variants.front());
   };
-  const auto improve_from = [&](ResidencySearch& search, const ResidencyTry& from) {
-    if (!work.is_over()) search.improve(from);
+  const auto improve_from = [&](ResidencySearch& search, const ResidencyTry& from,
+                                bool anew = false) {
+    if (!work.is_over()) search.improve(from, anew);
   };
   const auto far = std::ranges::find_if_not(variants, near);
   const std::size_t few = std::min(kOfThese, static_cast<std::size_t>(far - variants.begin()));
@@ -156,18 +203,28 @@ void ResidingPool::improve() {
     spend_until(i + 1 < few ? kUntilSecond : 1.0);
     improve_from(*variants[i]->search, variants[i]->search->best_try());
   }
-  for (const ResidencyTry& seed : kSeeds)
-    for (std::size_t i = 0; i < few && (seed.streams == 0 || variants[i]->search->may_stream());
-         ++i)
-      improve_from(*variants[i]->search, from_start(variants[i]->search->best_try().start, seed));
+  for (const bool anew : {false, true}) {
+    for (std::size_t i = 0; i < few && anew; ++i)
+      improve_from(*variants[i]->search, variants[i]->search->best_try(), anew);
+    for (const ResidencyTry& seed : kSeeds)
+      for (std::size_t i = 0; i < few && (seed.streams == 0 || variants[i]->search->may_stream());
+           ++i)
+        improve_from(*variants[i]->search, from_start(variants[i]->search->best_try().start, seed),
+                     anew);
+  }
+  for (std::size_t i = 0; i < few; ++i) {
+    spend_until(i + 1 < few ? kUntilThird : 1.0);
+    variants[i]->search->wander();
+  }
   for (std::size_t i = few; i < variants.size(); ++i)
     improve_from(*variants[i]->search, variants[i]->search->best_try());
   sort();
 }
 
-void ResidingPool::change_gaps(std::int64_t all, std::int64_t spent) {
-  const auto few = static_cast<std::int64_t>(kForGaps * static_cast<double>(all));
-  variants.front()->search->change_gaps(std::min(few, all - spent));
+void ResidingPool::change_gaps(std::int64_t tries, std::int64_t tries_to_fit) {
+  if (variants.empty()) return;
+  variants.front()->search->change_gaps(
+      static_cast<std::int64_t>(kForGaps * static_cast<double>(fits() ? tries : tries_to_fit)));
 }
 
 }  // namespace baechi

@@ -25,6 +25,8 @@ struct SearchedVariant {
   std::optional<ResidencySearch> search;
 
   ResidencyProblem problem() const { return {*step, *costs}; }
+  std::size_t start_at(ResidencyStart start,
+                       std::size_t which_it_is);  // added if there is none like it
 };
 
 Bytes least_memory(const Cluster& cluster);
@@ -33,7 +35,8 @@ Bytes least_memory(const Cluster& cluster);
 struct ResidingPool {
   // Parts of the tries, one after the other: a glance at everything; a few tries of the best of it;
   // then of the best choice of second runs.
-  static constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7;
+  static constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7,
+                          kUntilThird = 0.85;
 
   static constexpr int kGlances = 2;  // replays of each start
 
@@ -53,12 +56,14 @@ struct ResidingPool {
   void spend_until(double part);
   void spend_more(double part);
   Candidate rate(std::size_t variant, std::size_t start, int glances = kGlances);
+  void send_all_away(std::size_t start);   // of the last variant
   Candidate glance_at(std::size_t start);  // of the last variant
+  std::size_t tries_of(const Candidate& candidate, std::int64_t replayed) const;
   void try_candidates();
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve();
-  // Of the best, what is away before single readers, with what is left of `all` tries, but few.
-  void change_gaps(std::int64_t all, std::int64_t spent);
+  // Of the best, what is away before single readers, with a few more tries than so many.
+  void change_gaps(std::int64_t tries, std::int64_t tries_to_fit);
   // The best first, without those that nothing was tried of.
   void sort();
   // Steps whose operators, without updates, keep all devices busy for longer.

@@ -141,13 +141,12 @@ class Planning {
       if (!hopeless) plain.improve();
       again.limit += std::max<std::int64_t>(plain.limit - plain.work.spent, 0);
       again.improve();
+      for (ResidingPool* each : {&plain, &again}) each->change_gaps(limit_, limit_to_fit_);
     }
     for (std::unique_ptr<SearchedVariant>& variant : again.variants)
       plain.variants.push_back(std::move(variant));
     plain.sort();
     if (plain.variants.empty()) return std::nullopt;
-    if (divided)
-      plain.change_gaps(plain.fits() ? limit_ : limit_to_fit_, plain.work.spent + again.work.spent);
     SearchedVariant& best = *plain.variants.front();
     return ResidingVariant{std::move(best.again), std::move(best.step),
                            *std::move(*best.search).take()};
@@ -195,9 +194,7 @@ class Planning {
     std::optional<ResidingPool::Candidate> best;
     for (std::size_t start = 0; start < variant.starts.size(); ++start) {
       if (nothing_stays) {
-        for (const bool first_come : {false, true})
-          for (const bool queues : {true, false})
-            variant.search->try_as({.start = start, .lead = 0, .rule = {first_come, queues}});
+        pool.send_all_away(start);
         continue;
       }
       if (variant.search->best() != nullptr && pool.work.is_over()) break;
@@ -224,9 +221,11 @@ class Planning {
       if (!one.has_value()) return std::nullopt;
       const auto [again, whole] = with_second_runs(*one, chosen);
       if (again != variant.again) return std::nullopt;
-      variant.starts.push_back(start_in_groups(variant.problem(), whole, in_groups[grouping]));
-      variant.which.push_back(grouping);
-      const ResidingPool::Candidate found = pool.rate(0, variant.starts.size() - 1);
+      const std::size_t before = variant.starts.size();
+      const ResidingPool::Candidate found = pool.rate(
+          0, variant.start_at(start_in_groups(variant.problem(), whole, in_groups[grouping]),
+                              grouping));
+      if (found.start < before) return found.step;  // one of those that there are
       if (least.empty() || found.step < least.back().step) least.push_back(found);
       return found.step;
     };
