@@ -41,27 +41,21 @@ OpGraph without_groups(const OpGraph& graph) {
   return std::move(builder).build();
 }
 
-// What a unit takes, in nanoseconds: of the host, of the link each way, and of the time that the link would take
-// to fill the device before the first update.
+// What a unit that does not stay takes, in nanoseconds: of the host, and of the link each way.
 struct Takes {
-  double host = 0, down = 0, up = 0, early = 0;
+  double host = 0, down = 0, up = 0;
 
-  double weighed(const Takes& by) const {
-    return host * by.host + down * by.down + up * by.up + early * by.early;
-  }
+  double weighed(const Takes& by) const { return host * by.host + down * by.down + up * by.up; }
 };
 
 struct Crossing {
   double held = 0;  // bytes
-  Takes on_store, stays;
+  Takes on_store;
   std::optional<Takes> streamed;  // where it may be
 
-  double least_away(const Takes& weights) const {
+  double least(const Takes& weights) const {
     const double there = on_store.weighed(weights);
     return streamed.has_value() ? std::min(there, streamed->weighed(weights)) : there;
-  }
-  double saves(const Takes& weights) const {  // if it stays
-    return std::max(0.0, least_away(weights) - stays.weighed(weights));
   }
 };
 
@@ -92,43 +86,42 @@ Crossing crossing_of(const CostModel& costs, const StepGraph& step, const Stored
         }))
       there.down += nanoseconds(graph[op].permanent, from);
   }
-  const double fetched = crossing.stays.early = nanoseconds(unit.bytes, from);
-  if (unit.may_stream) crossing.streamed = Takes{0, fetched, nanoseconds(unit.bytes, to), fetched};
+  if (unit.may_stream)
+    crossing.streamed = Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to)};
   return crossing;
 }
 
-// The least that the units together take, weighed, where those that stay hold `room` at most.
+// The least that the units together take, weighed, where some that hold `room` at most take nothing.
 double least(const std::vector<Crossing>& units, double room, const Takes& weights) {
-  std::vector<std::pair<double, double>> all;  // saves, holds
-  double sum = 0;
-  for (const Crossing& unit : units) {
-    all.emplace_back(unit.saves(weights), unit.held);
-    sum += unit.least_away(weights);
-  }
+  std::vector<std::pair<double, double>> all;  // takes, holds
+  for (const Crossing& unit : units) all.emplace_back(unit.least(weights), unit.held);
   std::ranges::sort(
       all, [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
-  for (const auto& [saves, held] : all) {
+  double sum = 0;
+  for (const auto& [takes, held] : all) {
     const double part = held > 0 ? std::min(1.0, room / held) : 1.0;
     room -= part * held;
-    sum -= part * saves;
+    sum += (1 - part) * takes;
   }
   return sum;
 }
 
-// The same, where no unit is cut, in cells of the room: what a unit holds is rounded down to these.
-constexpr std::size_t kCells = 4096;
+constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
+
+// The same, where no unit is cut.
 double least_whole(const std::vector<Crossing>& units, double room, const Takes& weights) {
   const double cell = std::max(1.0, room / static_cast<double>(kCells));
-  std::vector<double> saved(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
+  std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
   double sum = 0;
   for (const Crossing& unit : units) {
-    sum += unit.least_away(weights);
+    const double takes = unit.least(weights);
+    sum += takes;
     if (unit.held > room) continue;
     const auto cells = static_cast<std::size_t>(unit.held / cell);
-    for (std::size_t there = saved.size(); there-- > cells;)
-      saved[there] = std::max(saved[there], saved[there - cells] + unit.saves(weights));
+    for (std::size_t there = stays.size(); there-- > cells;)
+      stays[there] = std::max(stays[there], stays[there - cells] + takes);
   }
-  return sum - saved.back();
+  return sum - stays.back();
 }
 
 // The most that some operator needs beside variables on whatever device runs it: what it reads and
@@ -241,7 +234,7 @@ Corner heaviest(const std::vector<Corner>& corners, const Bound& bound, const Va
   const auto mixed = [&] {
     Corner mix;
     for (std::size_t i = 0; i < corners.size(); ++i) {
-      for (const auto each : {&Takes::host, &Takes::down, &Takes::up, &Takes::early})
+      for (const auto each : {&Takes::host, &Takes::down, &Takes::up})
         mix.weights.*each += parts[i] * corners[i].weights.*each;
       mix.before += parts[i] * corners[i].before;
     }
@@ -302,7 +295,6 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
   const double before = earliest(updates);
   const Corner host{{.host = 1}, before}, down{{.down = 1}};
   const Corner up{{.up = 1}, earliest(first_senders(step, graph, stored))};
-  const Corner early{{.early = 1}, before - nanoseconds(there, from)};
   const auto bound = [&](const Corner& corner) {  // by parts of units
     return corner.before + least(units, room, corner.weights);
   };
@@ -322,7 +314,7 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
       cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth;
   const Corner both{{.down = 1, .up = 1}};
   if (one_queue) add("traffic", both);
-  add("updates and traffic", heaviest({host, one_queue ? both : down, up, early}, bound, value));
+  add("updates and traffic", heaviest({host, one_queue ? both : down, up}, bound, value));
   std::erase_if(bounds, [](const NamedBound& one) { return one.value <= Time(0); });
 }
 
