@@ -87,6 +87,17 @@ double balanced_streams(const ResidencyProblem& problem, const ResidencyStart& s
   return away * std::max(kLeastAway, least + std::max(0.0, most - least) / 4);
 }
 
+// The settings that every try has; those of streamed updates come beside them.
+template <class Visit>
+void for_each_setting(const Visit& visit) {
+  visit(&ResidencyTry::order, kOrders);
+  visit(&ResidencyTry::first, kFirst);
+  visit(&ResidencyTry::lead, kLeads);
+  visit(&ResidencyTry::units, kUnitParts);
+  visit(&ResidencyTry::keep, kKeepParts);
+  visit(&ResidencyTry::memory, kMemory);
+}
+
 }  // namespace
 
 bool ReplayWork::is_over() const {
@@ -122,12 +133,7 @@ void ResidencySearch::improve(Way best, bool anew) {
            std::array{streams > 0 ? streams * kMore : 1.0, streams * kFewer, kAllStreamed});
       if (best.what.streams > 0) vary(&ResidencyTry::streams_first, kFirst);
     }
-    vary(&ResidencyTry::order, kOrders);
-    vary(&ResidencyTry::first, kFirst);
-    vary(&ResidencyTry::lead, kLeads);
-    vary(&ResidencyTry::units, kUnitParts);
-    vary(&ResidencyTry::keep, kKeepParts);
-    vary(&ResidencyTry::memory, kMemory);
+    for_each_setting(vary);
     if (best.what.waits < 1) vary(&ResidencyTry::waits, kWaits);
   }
 }
@@ -137,35 +143,16 @@ void ResidencySearch::wander() {
   for (int failed = 0; best_.has_value() && failed < kFailures && !work_.is_over(); ++failed) {
     const Way best = best_way_;
     ResidencyTry other = best.what;
-    const auto draw = [&](auto ResidencyTry::* what, const auto& values) {
-      other.*what = values[random.below(values.size())];
-    };
-    for (std::uint64_t changes = 2 + random.below(kMoreChanges); changes > 0; --changes)
-      switch (random.below(may_stream() ? 8 : 6)) {
-        case 0:
-          draw(&ResidencyTry::order, kOrders);
-          break;
-        case 1:
-          draw(&ResidencyTry::first, kFirst);
-          break;
-        case 2:
-          draw(&ResidencyTry::lead, kLeads);
-          break;
-        case 3:
-          draw(&ResidencyTry::units, kUnitParts);
-          break;
-        case 4:
-          draw(&ResidencyTry::keep, kKeepParts);
-          break;
-        case 5:
-          draw(&ResidencyTry::memory, kMemory);
-          break;
-        case 6:
-          draw(&ResidencyTry::streams_first, kFirst);
-          break;
-        default:
-          draw(&ResidencyTry::streams, kStreams);
-      }
+    for (std::uint64_t changes = 2 + random.below(kMoreChanges); changes > 0; --changes) {
+      const std::uint64_t chosen = random.below(may_stream() ? 8 : 6);
+      std::uint64_t at = 0;
+      const auto draw = [&](auto ResidencyTry::* what, const auto& values) {
+        if (at++ == chosen) other.*what = values[random.below(values.size())];
+      };
+      for_each_setting(draw);
+      draw(&ResidencyTry::streams_first, kFirst);
+      draw(&ResidencyTry::streams, kStreams);
+    }
     const bool anew = random.chance(kAnew);
     Way way = tried(other, 0, &best, anew);
     if (way.rating >= best.rating) continue;
