@@ -14,8 +14,8 @@ from baechi._core import Cluster, InputError, Plan
 from baechi.estimates.architectures import Sizes, Step, known, step_of
 from baechi.estimates.clusters import HOST, Setup
 from baechi.estimates.config_file import read_config
-from baechi.estimates.factories import is_factory, step_of_factory
 from baechi.estimates.modules import OPTIMIZERS, QUANTIZED, Costing
+from baechi.estimates.traced import is_factory, step_of_class, step_of_factory
 from baechi.near_name import did_you_mean
 from baechi.pipeline import DoesNotFit, place_graph
 from baechi.tables import in_bytes, in_time
@@ -175,7 +175,7 @@ def _others(
 
 def _assumed(setup: Setup, costing: Costing, optimizer: str, step: Step) -> str:
     speeds = ", ".join(setup.kinds)
-    if step.variables is None:  # PyTorch's: the numbers are the model's
+    if step.is_own:
         return f"assumes {speeds} at 60% of its peak and 75% of its memory's; nothing was measured"
     keeps = f"; {optimizer} keeps {costing.state} bytes a parameter" if costing.training else ""
     host = "; the host updates at 38 GB/s" if setup.host and costing.training else ""
@@ -262,8 +262,6 @@ def estimate(
     setup = Setup(cluster, device)
     costing = Costing(setup.presets, precision, not inference, lora, quantize, optimizer)
     if is_factory(os.fspath(model)):
-        if setup.host:
-            raise InputError(f"{model}: a host's memory is planned for a config.json only")
         given = {
             "batch": batch != 1,
             "length": length is not None,
@@ -278,9 +276,12 @@ def estimate(
             raise InputError(
                 f"{ignored}: the model that a function makes says so itself: leave it out"
             )
-        step = step_of_factory(os.fspath(model), setup.cluster, optimizer)
+        step = step_of_factory(os.fspath(model), costing)
     else:
-        step = step_of(read_config(model, known()), Sizes(batch, length, size), costing)
+        config, sizes = read_config(model, known()), Sizes(batch, length, size)
+        is_known = config.architecture in known()
+        found = None if is_known else step_of_class(config, sizes, costing)
+        step = found or step_of(config, sizes, costing)
     return _answer(step, setup, _assumed(setup, costing, optimizer, step), budget, compare)
 
 

@@ -24,7 +24,7 @@ _PICTURES = {
     **images.OTHERS,
     **dict.fromkeys(UNETS, unet),
 }
-_USUAL_LENGTH = 2048
+USUAL_LENGTH = 2048
 
 
 def known() -> list[str]:
@@ -54,6 +54,7 @@ class Step:
     trained: int = 0
     variables: dict[str, int] | None = None  # bytes
     blocks: dict[str, str] | None = None  # of weights
+    is_own: bool = False  # precision and optimizer are those of the model that a function made
 
 
 def step_of(config: Config, sizes: Sizes, costing: Costing) -> Step:
@@ -62,7 +63,7 @@ def step_of(config: Config, sizes: Sizes, costing: Costing) -> Step:
     m = Modules(name, sizes.batch, costing)
     if name in _TEXTS:
         most = config.fields.get("max_position_embeddings") or config.fields.get("n_positions")
-        usual = min(_USUAL_LENGTH, most) if isinstance(most, int) and most > 0 else _USUAL_LENGTH
+        usual = min(USUAL_LENGTH, most) if isinstance(most, int) and most > 0 else USUAL_LENGTH
         length = sizes.length or usual
         _TEXTS[name](m, config, sizes.batch, length)
         samples, unit, shape = sizes.batch * length, "tokens", f"{sizes.batch} x {length:,} tokens"
@@ -80,8 +81,8 @@ def step_of(config: Config, sizes: Sizes, costing: Costing) -> Step:
         raise InputError(
             f"{config.path}: the architecture {name!r} is not known"
             + did_you_mean(name, known())
-            + f"; known: {', '.join(known())}. For any other name a Python function that makes the "
-            "model, module:function"
+            + f"; known: {', '.join(known())}. Any other class of transformers needs transformers "
+            "and PyTorch here; else a Python function that makes the model, module:function"
         )
     graph = m.graph()
     return Step(

@@ -84,6 +84,8 @@ class Updates:
 
 def updates_of(optimizer: Any) -> Updates:
     """Return what an optimizer does: given by name, as a class or as an instance."""
+    if isinstance(optimizer, Updates):
+        return optimizer
     if optimizer is None:
         return Updates("none", _nothing)
     if isinstance(optimizer, str):
