@@ -7,9 +7,10 @@ import copy
 import functools
 import gc
 import pickle
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import baechi.torch
@@ -76,17 +77,25 @@ class Steady(Optimizer):
     steps = 0
 
     def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr, "count": torch.zeros(())})
+        super().__init__(params, {"lr": lr, "count": torch.zeros(()), "shared": torch.zeros(())})
         self.all, self.new = torch.zeros(()), torch.zeros(())
+        self.log: list[Any] = [Counter(), deque(maxlen=2), set()]
 
     def step(self, closure: Any = None) -> None:  # noqa: ARG002 an optimizer's
         self.steps += 1
         self.all += 1
         self.new = self.new + 1
         self.state["steps"] = self.state.get("steps", 0) + 1
-        for group in self.param_groups:
+        counter, last, seen = self.log
+        counter["steps"] += 1
+        last.append(counter["steps"])
+        seen.add(counter["steps"])
+        for number, group in enumerate(self.param_groups):
             group["count"] = group["count"] + 1
-            counts = self.steps, self.state["steps"], self.all, self.new, group["count"]
+            group["shared"].add_(1)  # two groups have one
+            group.setdefault("list", []).append(number)
+            counts = (self.steps, self.state["steps"], self.all, self.new, group["count"])
+            counts += (counter["steps"], sum(last), len(seen), group["shared"], sum(group["list"]))
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]
                 if not state:
@@ -237,11 +246,19 @@ def test_what_has_no_room_is_updated_on_the_host(sim: ModuleType, both: Any) -> 
 class Counting(SGD):
     """An optimizer that counts, and that looks at all weights, or gives up."""
 
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, lr)
+        self.meter = SimpleNamespace(steps=0)
+
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["steps"] = group.get("steps", 0) + 1
             if group.get("all"):
                 group["norm"] = sum(p.norm().item() for p in group["params"])
+            if group.get("object"):
+                self.meter.steps += 1
+            if group.get("inner"):
+                self.inner = SGD(group["params"])
             if group.get("fails") and len(group["params"]) == 1:
                 raise ValueError("no more")
         return super().step(closure)
@@ -262,13 +279,15 @@ def test_options_that_an_optimizer_changes(both: Any) -> None:
             InputError,
             "^Counting makes 'norm' of all weights of a group, and no piece has all",
         ),
+        ("object", InputError, "^Counting changes its 'meter', which each piece would: have"),
+        ("inner", InputError, "^Counting has 'inner', another optimizer, which does not know"),
         ("fails", ValueError, "no more"),
     ):
         backward(model, mine)
         mine.param_groups[0][option] = True
         with pytest.raises(error, match=says):
             mine.step()
-        mine.param_groups[0][option] = False
+        mine.param_groups[0][option], mine.inner = False, None
         assert all(p.device.type == "cpu" for p in model.parameters())
         assert len(mine.param_groups[0]["params"]) == len(list(model.parameters()))
     assert backward(model, mine) > 0

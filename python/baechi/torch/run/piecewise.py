@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from baechi._core import InputError
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.program.peaks import whole
+from baechi.torch.run.counts import Counts
 from baechi.torch.where.moving import listed, map_tensors
 from baechi.torch.where.pinned import pin
 
@@ -98,11 +99,11 @@ class _Piecewise(Optimizer):
         try:
             for lane in lanes:
                 lane.update()
-            run(p for p in run.params if id(p) not in taken)  # on the host, meanwhile
+            # On the host, meanwhile; there are those without a gradient, too.
+            run(p for those in run.all for p in those if id(p) not in taken)
         finally:
             for lane in lanes:
                 lane.end()
-        run.end()
         if not self._refused:
             why = pin(one for p in run.params if id(p) in there for one in listed(self.state[p]))
             self._refused = why is not None
@@ -114,73 +115,36 @@ class _Piecewise(Optimizer):
 
 
 class _Run:
-    """One step: runs an optimizer's own update of some weights, in groups with the same options."""
+    """One step: runs an optimizer's own update of some weights, in all groups."""
 
     def __init__(self, optimizer: _Piecewise) -> None:
         self.optimizer, self.groups = optimizer, optimizer.param_groups
-        self.params = [p for group in self.groups for p in group["params"] if p.grad is not None]
+        self.all = [group["params"] for group in self.groups]
+        self.params = [p for those in self.all for p in those if p.grad is not None]
         step: Any = optimizer.kind.step
         self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._options = [_options(group) for group in self.groups]
         self._counted = {  # on the device: of a number, it is not for optimizers to look at
             id(p)
             for group in self.groups
             if group.get("fused") or group.get("capturable")
             for p in group["params"]
         }
-        self._after: dict[int, dict[str, Any]] = {}
-        self._begun = self._numbers()
-        values = (value for at in (*self._begun, *self._options) for value in at.values())
-        tensors = (value for value in values if isinstance(value, torch.Tensor))
-        self._tensors = [(one, one._version, one.clone()) for one in tensors]
-        self._ended: list[dict[Any, Any]] = []
+        self._counts = Counts(optimizer)
 
     def __call__(self, params: Iterable[torch.Tensor]) -> None:
         """Update weights, each with its gradient and state where it is now."""
         chosen = {id(p) for p in params}
-        parts = {}
-        for i, group in enumerate(self.groups):
-            if own := [p for p in group["params"] if id(p) in chosen]:
-                parts[i] = {**self._options[i], "params": own}
-        if not parts:
+        if not chosen and self.params:
             return
-        for place, now, begun in zip(self._places(), self._numbers(), self._begun, strict=True):
-            for key in now:
-                del place[key]
-            place.update(begun)
-        for one, version, before in self._tensors:
-            if one._version != version:
-                one.copy_(before)
-        self.optimizer.param_groups = [*parts.values()]
+        self._counts.put_back()
+        for group, every in zip(self.groups, self.all, strict=True):
+            group["params"] = [p for p in every if id(p) in chosen]
         try:
             self._step(self.optimizer)
         finally:
-            self.optimizer.param_groups = self.groups
-        for i, group in parts.items():
-            after = _options(group)
-            self._check_alike(after, self._after.setdefault(i, after))
-        ended = self._numbers()
-        self._ended = self._ended or ended
-        for now, others in zip(ended, self._ended, strict=True):
-            self._check_alike(now, others)
-
-    def _places(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Return where an optimizer counts: in itself, and beside the state of weights."""
-        return self.optimizer.__dict__, self.state
-
-    def _numbers(self) -> list[dict[Any, Any]]:
-        kinds = int, float, torch.Tensor
-        return [{k: v for k, v in at.items() if isinstance(v, kinds)} for at in self._places()]
-
-    def _check_alike(self, after: Mapping[Any, Any], others: Mapping[Any, Any]) -> None:
-        """Raise InputError if a piece has left something else than another one."""
-        for key, value in after.items():
-            if not isinstance(value, torch.Tensor) and value != others.get(key):
-                raise InputError(
-                    f"{self.optimizer.kind.__name__} makes {key!r} of all weights of a group, "
-                    "and no piece has all: have it update them on the host, without "
-                    "placed.optimizer"
-                )
+            for group, every in zip(self.groups, self.all, strict=True):
+                group["params"] = every
+        self._counts.check()
 
     @property
     def state(self) -> dict[Any, Any]:
@@ -207,11 +171,6 @@ class _Run:
         kept = [one.nbytes for one in listed(self.state.get(p, {}))]
         own = whole(p.nbytes)  # beside it its gradient, and what updates make on their way
         return 4 * own + sum(map(whole, kept or self.optimizer.kept(p)))
-
-    def end(self) -> None:
-        """Have the groups' options as an update leaves them, which some optimizers count in."""
-        for i, options in self._after.items():
-            self.groups[i].update(options)
 
 
 class _Piece:
@@ -393,10 +352,6 @@ def _set(p: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor | None) -
     p.grad = None
     p.data = weight
     p.grad = gradient
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}
 
 
 def _memory(tensor: torch.Tensor) -> int:
