@@ -194,6 +194,19 @@ class OwnBackward(nn.Module):
         return x
 
 
+class NoGradient(nn.Module):
+    """Checkpoints whose inputs need no gradient: the reentrant kind gives their weights none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, last = self.parts
+        x = checkpoint(first, x, use_reentrant=True) + checkpoint(second, x, use_reentrant=False)
+        return checkpoint(last, x, use_reentrant=True)
+
+
 class Begins(nn.Module):
     """Frozen layers whose first result is made to require a gradient, as before adapters."""
 
@@ -225,7 +238,7 @@ class Scaled(nn.Parameter):
 
 
 MODELS: list[Callable[[], nn.Module]] = [
-    Branches, OwnNorm, Momentum, InPlace, Words, Hooked, TwoResults, OwnBackward,
+    Branches, OwnNorm, Momentum, InPlace, Words, Hooked, TwoResults, OwnBackward, NoGradient,
     constants_inside,
 ]  # fmt: skip
 

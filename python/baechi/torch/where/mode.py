@@ -95,6 +95,9 @@ class Together(TorchFunctionMode):
         if func is checkpoint and torch.compiler.is_compiling():  # what it runs is to have the mode
             given = dict(kwargs)
             function = args[0] if args else given.pop("function")
+            if kwargs.get("use_reentrant") is not False and not any(map(wants_gradient, args[1:])):
+                with torch.no_grad():  # as in PyTorch, whose graphs would give gradients
+                    return function(*args[1:])
 
             def run(*args: Any, **kwargs: Any) -> Any:
                 with mode:
@@ -258,6 +261,11 @@ def written_by(func: torch._ops.OpOverload) -> list[int]:
     """Return the places of the arguments that an operator changes."""
     written = func._schema.arguments
     return [i for i, a in enumerate(written) if a.alias_info and a.alias_info.is_write]
+
+
+def wants_gradient(value: Any) -> bool:
+    """Tell whether a value is a tensor that requires a gradient."""
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def in_backward() -> bool:
