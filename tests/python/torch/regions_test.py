@@ -224,7 +224,6 @@ def test_replayed_steps_train_as_one_device(
     placed.restore()
     assert losses == pytest.approx([*_trained(plain), *_trained(plain)], rel=1e-9)
     _equal(model, plain)
-    del placed
     assert held() == before
 
 

@@ -57,6 +57,7 @@ class Placement:
         self.starts = dict(starts or {})
         self.again = frozenset(again)
         self.compile, self.replay = compile, replay
+        self.replays: weakref.WeakSet[Any] = weakref.WeakSet()
         self.away = away or Away()
         self.spare = [*spare] or [0] * len(devices)
         self.accelerators = [d for i, d in enumerate(devices) if i != self.away.store]

@@ -83,6 +83,10 @@ class Replay(Region):
                 found[i] = copy
         return (*found, None)
 
+    def forget(self) -> None:
+        """Let go of what was captured; the next runs are as the first ones."""
+        self._graph_run, self._at, self._static, self._results = None, [], [], ()
+
     def _fill(self, values: Sequence[torch.Tensor], at: Sequence[int]) -> bool:
         """Copy values to where the graph reads them; False: that would be to memory of others."""
         moved = [i for i, static in enumerate(self._static) if static.data_ptr() != at[i]]
@@ -152,7 +156,8 @@ def gathered(program: Program, placement: Placement) -> Program:
         ends = leaving(program)
 
         def replay(runs: Sequence[Run], inputs: Sequence[Slot], outs: Sequence[Slot]) -> Replay:
-            return Replay(runs, inputs, outs, ends)
+            placement.replays.add(made := Replay(runs, inputs, outs, ends))
+            return made
 
         program = in_regions(program, replay, by_module=False)
     return program
