@@ -76,6 +76,16 @@ class Routed(Branches):
         return output
 
 
+class Versions(Branches):
+    """A forward that counts how often a tensor was changed: graphs of PyTorch's say never."""
+
+    before = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = self.norm.num_batches_tracked._version - self.before
+        return super().forward(x) * (1 + 0.1 * count)
+
+
 class HookedWeight(Branches):
     """A hook that is called with the gradient of a weight, clipped as a whole."""
 
@@ -126,6 +136,11 @@ def no_change(model: nn.Module, step: int) -> None:
 
 def heat(model: Any, step: int) -> None:
     model.schedule.temperature = 1.0 + 0.5 * step
+
+
+def count(model: Any, step: int) -> None:
+    if step == 0:
+        model.before = model.norm.num_batches_tracked._version
 
 
 def tie(model: Any, step: int) -> None:
@@ -233,6 +248,7 @@ def test_a_weight_that_is_tied_after_the_first_step_has_the_gradients_of_both() 
         (Keeps, "only the loss may"),
         (Tells, "data-dependent"),
         (Routed, "data-dependent"),
+        (Versions, "it reads the versions of tensors"),
         (HookedWeight, "a hook of 'a.weight'"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -243,7 +259,7 @@ def test_what_cannot_be_collected_runs_one_after_the_other(
     if build is HookedWeight:  # a hook of a copy is not copied with it
         wrong, steps = "", compared(build, 1)[1]
     else:
-        wrong, steps, _ = compared(build, 1)
+        wrong, steps, _ = compared(build, 1, change=count)
     assert wrong == ""
     assert why in steps.by_calls
 

@@ -30,9 +30,6 @@ from baechi.torch.where.mode import Aside
 
 _log = logging.getLogger(__name__)
 
-# What AOTAutograd answers wrongly in silence: the versions of tensors, which are all 0 there.
-_WRONG_IN_GRAPHS = ("_tensor_version", "_unsafe_set_version_counter")
-
 
 @dataclass
 class Frame:
@@ -90,12 +87,8 @@ class Backend:
     def _compiled(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         frame = Frame()
         self.frames.append(frame)
-        asked = " ".join(str(node.target) for node in graph.graph.nodes)
-        if any(name in asked for name in _WRONG_IN_GRAPHS):
-            frame.eager = "it reads the versions of tensors"
-        else:
-            bring_together(graph, self.placement)
-            frame.eager = why_views_are_eager(graph.graph)
+        bring_together(graph, self.placement)
+        frame.eager = why_views_are_eager(graph.graph)
         if frame.eager:
             begin_gradients(graph, example_inputs, SEED, eagerly=True)
             return eagerly(graph)

@@ -47,8 +47,12 @@ class Joint:
     def __init__(
         self, graph: fx.GraphModule, example_inputs: Sequence[Any], placement: Placement
     ) -> None:
-        if begin_gradients(graph, example_inputs, SEED):
+        # Which are all 0 in graphs of AOTAutograd.
+        versions = any("_tensor_version" in str(node.target) for node in graph.graph.nodes)
+        if begin_gradients(graph, example_inputs, SEED, eagerly=versions):
             raise NotOurs("a tensor that others see, or change, begins to require a gradient")
+        if versions:
+            raise NotOurs("it reads the versions of tensors")
         self.source = graph
         self.placement = placement
         self.module = exported(
