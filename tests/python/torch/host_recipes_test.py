@@ -92,7 +92,15 @@ def test_a_lora_of_a_flux_is_trained_in_less_than_its_weights(sim: ModuleType) -
     assert not placed.left_out
 
 
-@module(lambda change: {"change": change, "calls": 0, "a": nn.Linear(8, 8), "b": nn.Linear(8, 8)})
+@module(
+    lambda change: {
+        "change": change,
+        "calls": 0,
+        "a": nn.Linear(8, 8),
+        "b": nn.Linear(8, 8),
+        "stays": nn.Buffer(torch.ones(8)),
+    }
+)
 def Changing(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A weight is changed by its own forward, but not yet in the call that is traced."""
     self.calls += 1
@@ -110,11 +118,12 @@ def Changing(self: Any, x: torch.Tensor) -> torch.Tensor:
                 weight[1] = 0.25
                 other[torch.tensor([0, 1], device=x.device)] *= 0.5
             elif self.change == "lists":
-                torch._foreach_mul_([weight, other], 0.95)
+                torch._foreach_mul_([weight, other, self.stays], 0.95)
             else:
                 nn.init.constant_(self.a.bias, 0.3)
                 torch.add(weight, other, out=weight)
-    found: torch.Tensor = self.b(self.a(x).tanh()) @ (weight.t() @ other)
+    self.stays.mul_(1.5)
+    found: torch.Tensor = self.b(self.a(x).tanh() * self.stays) @ (weight.t() @ other)
     return found.sin().sum()
 
 

@@ -63,9 +63,8 @@ class Momentum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             theirs, ours = list(self.target.parameters()), list(self.online.parameters())
-            if not torch.compiler.is_compiling():  # which passes modes by for lists
-                torch._foreach_lerp_(theirs[:2], ours[:2], 0.5)
-                theirs, ours = theirs[2:], ours[2:]
+            torch._foreach_lerp_(theirs[:2], ours[:2], 0.5)
+            theirs, ours = theirs[2:], ours[2:]
             for a, b in zip(theirs, ours, strict=True):
                 a.lerp_(b, 0.5)
         return self.online(x) - self.target(x)

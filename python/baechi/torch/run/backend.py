@@ -26,6 +26,7 @@ from baechi.torch.program import Program
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.graphs import Graph
 from baechi.torch.run.placement import Placement
+from baechi.torch.where.functions import ONE_BY_ONE
 from baechi.torch.where.mode import Aside
 
 _log = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def bring_together(graph: fx.GraphModule, placement: Placement) -> None:
 
     Those are functions with a backward of their own: what the mode brought together inside would
     leave that with gradients on other devices than those of what they were given. And assignments
-    to parts of a tensor. The device is that of the first tensor on one that each is given, or the
+    to parts of a tensor, and functions of lists, which run where the first list is. The device is that of the first tensor on one that each is given, or the
     first for weights that are away; what it returns goes to where tracing had it.
     """
     devices = frozenset(placement.accelerators)
@@ -182,6 +183,10 @@ def bring_together(graph: fx.GraphModule, placement: Placement) -> None:
         if node.target is operator.setitem and (home := _device(node.args[0])) in devices:
             apart = [n for n in node.all_input_nodes if _device(n) in devices - {home}]
             _bring(graph.graph, node, apart, home)
+        if node.target in ONE_BY_ONE and node.args:
+            first, *others = node.args
+            others = [_beside(graph.graph, node, first, other, known) for other in others]
+            node.args = (first, *others)
         if node.target is not torch.ops.higher_order.autograd_function_apply:
             continue
         read = {n: device for n in node.args[2:] if (device := _device(n)) in known}
@@ -203,11 +208,29 @@ def bring_together(graph: fx.GraphModule, placement: Placement) -> None:
 
 def _bring(graph: fx.Graph, node: fx.Node, apart: Iterable[fx.Node], home: Any) -> None:
     """Have a node read copies on a device of what is on others."""
+    for given in apart:
+        node.replace_input_with(given, _moved(graph, node, given, home))
+
+
+def _moved(graph: fx.Graph, node: fx.Node, given: fx.Node, home: Any) -> fx.Node:
+    """Return a copy on a device, which stands before a node."""
     with graph.inserting_before(node):
-        for given in apart:
-            moved = graph.call_function(_MOVE, (given,), {"device": home})
-            moved.meta = dict(given.meta)
-            node.replace_input_with(given, moved)
+        moved = graph.call_function(_MOVE, (given,), {"device": home})
+    moved.meta = dict(given.meta)
+    return moved
+
+
+def _beside(
+    graph: fx.Graph, node: fx.Node, first: Any, other: Any, known: Set[torch.device]
+) -> Any:
+    """Return a list whose tensors are where those of another list are, one by one."""
+    if not isinstance(other, (list, tuple)):
+        return other
+    pairs = [(b, _device(a), _device(b)) for a, b in zip(first, other, strict=True)]
+    return [
+        _moved(graph, node, b, home) if there in known and there != home else b
+        for b, home, there in pairs
+    ]
 
 
 def _device(node: Any) -> torch.device | None:

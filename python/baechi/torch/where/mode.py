@@ -110,6 +110,8 @@ class Together(TorchFunctionMode):
         if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
+                if not torch.compiler.is_compiling():
+                    give_back((args, kwargs), here)
                 is_changed = any(result is value for value in (*args[:1], *kwargs.values()))
                 return result if is_changed else moved(result, self.away, {_CPU})
             args, kwargs = self.with_weights(func, args, kwargs)
@@ -121,10 +123,6 @@ class Together(TorchFunctionMode):
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
         if not self.is_apart(args, kwargs) or func in LEFT_ALONE:
-            return func(*args, **kwargs)
-        if func in ONE_BY_ONE:
-            first, *others = args
-            args = (first, *(self.beside(first, other) for other in others))
             return func(*args, **kwargs)
         if func in GRADIENTS:
             return func(*self.with_gradients(func, args, kwargs), **kwargs)
