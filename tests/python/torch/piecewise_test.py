@@ -94,7 +94,7 @@ class Steady(Optimizer):
             group["count"] = group["count"] + 1
             group["shared"].add_(1)  # two groups have one
             group.setdefault("list", []).append(number)
-            counts = (self.steps, self.state["steps"], self.all, self.new, group["count"])
+            counts: Any = (self.steps, self.state["steps"], self.all, self.new, group["count"])
             counts += (counter["steps"], sum(last), len(seen), group["shared"], sum(group["list"]))
             for p in (p for p in group["params"] if p.grad is not None):
                 state = self.state[p]

@@ -174,8 +174,9 @@ def bring_together(graph: fx.GraphModule, placement: Placement) -> None:
 
     Those are functions with a backward of their own: what the mode brought together inside would
     leave that with gradients on other devices than those of what they were given. And assignments
-    to parts of a tensor, and functions of lists, which run where the first list is. The device is that of the first tensor on one that each is given, or the
-    first for weights that are away; what it returns goes to where tracing had it.
+    to parts of a tensor, and functions of lists, which run where the first list is. The device is
+    that of the first tensor on one that each is given, or the first for weights that are away; what
+    it returns goes to where tracing had it.
     """
     devices = frozenset(placement.accelerators)
     known = devices if placement.away.store is None else devices | {torch.device("cpu")}

@@ -29,7 +29,9 @@ class Counts:
         self._optimizer = optimizer
         self._weights = {id(p) for group in optimizer.param_groups for p in group["params"]}
         found = [*self._found()]
-        self._containers = [(v, v.copy()) for _, v in found if isinstance(v, _CONTAINERS)]
+        self._containers: list[tuple[Any, Any]] = [
+            (v, v.copy()) for _, v in found if isinstance(v, _CONTAINERS)
+        ]
         tensors = [value for _, value in found if isinstance(value, torch.Tensor)]
         self._tensors = {id(one): (one, one._version, one.clone()) for one in tensors}
         self._others = {path: self._pickled(v) for path, v in found if not isinstance(v, _KNOWN)}
