@@ -41,6 +41,8 @@ _PLACED: weakref.WeakSet[Placed] = weakref.WeakSet()
 class Placed:
     """A model that runs over several devices, until `restore`."""
 
+    _kind_of_steps: Callable[..., Steps] = Steps
+
     def __init__(self, planned: PlannedStep, asked: Request) -> None:
         self.model = model = asked.model
         self.asked = asked
@@ -62,7 +64,7 @@ class Placed:
                 for device in self.plan.cluster.devices
             ],
         )
-        self._backend = Backend(self._placement)
+        self._backend = self._made_backend()
         self._runs_on: dict[str, torch.device] = {}  # of what is away
         self._check_free(homes)
         self._install(homes)
@@ -90,6 +92,9 @@ class Placed:
         how = self.asked.search
         return Placement(*given, compile=bool(how.compile), replay=how.replay)
 
+    def _made_backend(self) -> Backend:
+        return Backend(self._placement)
+
     def _install(self, homes: dict[str, int]) -> None:
         """Bring weights to their devices, and have calls run as planned."""
         self._installed = install(self.model, self._where(homes), self._placement.accelerators)
@@ -105,11 +110,11 @@ class Placed:
         return Homes(self.model, {n: self._devices[i] for n, i in homes.items()}, runs_on)
 
     def _made_steps(self) -> Steps | None:
-        if self.asked.micro_batches is None and self.plan.micro_batches == 1:
-            return None
         count = self.planned.micro_batches
+        if self.asked.micro_batches is None and count == 1:
+            return None
         samples = samples_in(self.asked.example_inputs, "example_inputs", self.asked.targets)
-        return Steps(self.model, self.asked.loss, self._placement, count, samples)
+        return self._kind_of_steps(self.model, self.asked.loss, self._placement, count, samples)
 
     @briefly
     def step(self, inputs: Any, targets: Any = None, *, scaler: Any = None) -> torch.Tensor:

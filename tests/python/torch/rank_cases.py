@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ import torch
 from baechi.torch.program import Run, parse
 from baechi.torch.ranks import placing as planning
 from baechi.torch.ranks import transport
+from baechi.torch.run import graphs
 from baechi.torch.where.homes import plain_parts
 from quantised_test import X as ROWS
 from quantised_test import model as adapted
@@ -285,8 +287,15 @@ def step_of(case: Case, placed: Any) -> Callable[[Any, Any], Any]:
 
 
 def over_ranks(name: str) -> Any:
+    """Train a case, of which nothing stays."""
+    found, model = trained(CASES[name])
+    gc.collect()
+    assert model() is None
+    return found
+
+
+def trained(case: Case) -> tuple[Any, weakref.ref[nn.Module]]:
     """Train a case; what others have takes no memory, and replicas are never in step."""
-    case = CASES[name]
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch)
     assert placed.plan.replicas == case.replicas
@@ -308,7 +317,7 @@ def over_ranks(name: str) -> Any:
     others = [t for n, t in named(model) if n not in mine]
     assert all(t.untyped_storage().nbytes() <= 16 for t in others)
     assert all(t.isnan().all() for t in others if t.is_floating_point())
-    return losses, mine, torch.rand(2)
+    return (losses, mine, torch.rand(2)), weakref.ref(model)
 
 
 def delay(seed: int) -> None:
@@ -324,17 +333,17 @@ def delay(seed: int) -> None:
         setattr(transport.Transport, name, late)
 
 
-def fail_once(name: str, calls: int = 0) -> None:
-    """Have a function of the transport fail behind so many calls that do not."""
-    known, left = vars(transport)[name], iter(range(calls))
+def fail_once(name: str, calls: int = 0, among: Any = transport) -> None:
+    """Have a function of a module fail behind so many calls that do not."""
+    known, left = vars(among)[name], iter(range(calls))
 
     def fails(*given: Any) -> Any:
         if next(left, None) is not None:
             return known(*given)
-        vars(transport)[name] = known
+        vars(among)[name] = known
         raise RuntimeError("the device is gone")
 
-    vars(transport)[name] = fails
+    vars(among)[name] = fails
 
 
 def said_by(function: Callable[[], Any]) -> str:
@@ -398,6 +407,14 @@ def parallel(model: nn.Module) -> nn.Module:
     return parallelize_module(model, mesh, {"left": ColwiseParallel()})
 
 
+class Clips(torch.optim.SGD):
+    """Clips by the norm of all gradients that it sees, as LAMB does."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
 def faults(_: Path) -> dict[str, str]:
     """Return what is said where ranks do not agree, or where something cannot be over ranks."""
     rank = distributed.get_rank()
@@ -439,6 +456,10 @@ def faults(_: Path) -> dict[str, str]:
         said["called to learn"] = said_by(lambda: model(x))
     with torch.compiler.set_stance("force_eager"):
         said["called eagerly"] = said_by(lambda: model(x))
+    model(x)
+    if rank == 1:
+        fail_once("plain", among=graphs)  # behind what dynamo does, before the first message
+    said["called early"] = said_by(lambda: model(x + rank))
     again = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(model(again).sum(), again)
     total = model(again).sum()
@@ -451,6 +472,7 @@ def faults(_: Path) -> dict[str, str]:
     norm = torch.nn.utils.clip_grad_norm_
     said["clip"] = said_by(lambda: norm(model.parameters(), 1.0))
     said["norm"] = str(placed.clip_grad_norm_(0.5).item())
+    said["mixes"] = said_by(Clips(model.parameters(), 0.1).step)
     if rank == 1:
         fail_once("_laid_out", 5)  # where others have made a part of their gradients
     said["laid"], said["laid kept"] = failing(placed, x, targets)

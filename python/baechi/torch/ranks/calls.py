@@ -14,28 +14,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from baechi._core import InputError
 from baechi.brief_errors import first_line
-from baechi.torch.capture.joint import flags
 from baechi.torch.program import Program, Slot
 from baechi.torch.program.cutting import EVERYWHERE, Layout
 from baechi.torch.program.instructions import HOST
 from baechi.torch.program.peaks import whole
 from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import is_finite, real, stand_for_gradients
-from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.program import (
-    GRAPHS,
-    READ,
-    RankPlacement,
-    RankProgram,
-    facts_of_call,
-    others_of,
-    traced_batch,
-)
-from baechi.torch.run.backend import Frame, weakly
+from baechi.torch.ranks.processes import Agreement
+from baechi.torch.ranks.program import READ, RankPlacement, RankProgram
+from baechi.torch.run.backend import Backend, Frame, weakly
 from baechi.torch.run.calls import Classes, with_own_code
 from baechi.torch.run.footprint import CallWalk, beside, bytes_on, peaks_of_call
 from baechi.torch.run.graphs import Graph
@@ -45,24 +36,20 @@ _CALL = "call this model"
 _ALIKE = 1e-2  # how far the gradients that ranks are given may differ, as kernels round
 
 
-class RankCalls:
-    """What a model over ranks is called by."""
+class RankCalls(Backend):
+    """What a model over ranks is called by, and the backend of its graphs."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        placement: RankPlacement,
-        processes: Processes,
-        frames: list[Frame],
-    ) -> None:
-        self.model, self.placement, self.processes = model, placement, processes
-        self._frames = frames
+    placement: RankPlacement
+
+    def __init__(self, placement: RankPlacement) -> None:
+        super().__init__(placement)
+        self.processes = processes = placement.processes
+        model = placement.model
         self.last: tuple[RankGraph, int] | None = None  # that went back, and bytes of its batch
-        self._runs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         self._shaped = contextlib.ExitStack()  # open while a call is traced, or its guards checked
         self._facts: dict[str, str] = {}
         self._batch: Any = ()
-        self._has_begun = True
+        self._is_traced = self._has_asked = False
         self._classes = Classes(model)
         devices = frozenset({processes.traced})
 
@@ -76,30 +63,32 @@ class RankCalls:
             args, kwargs = batch_on((args, kwargs), processes.traced, devices)
             return model._call_impl(*args, **kwargs)
 
-        made = with_own_code(call)
-        backend = weakly(self._backend)
-        self._compiled = torch.compile(made, backend=backend, fullgraph=True, dynamic=False)
+        made, backend = with_own_code(call), weakly(self.__call__)
+        self._call = torch.compile(made, backend=backend, fullgraph=True, dynamic=False)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model, as all ranks do."""
-        processes = self.processes
-        args, kwargs = traced_batch((args, kwargs), self.placement, processes)
-        self._facts, self._batch = facts_of_call((args, kwargs), processes), (args, kwargs)
+        self._batch = args, kwargs = self.placement.traced((args, kwargs))
+        self._facts = self.placement.facts_of(self._batch)
         self._facts["gradients"] = str(torch.is_grad_enabled())
-        self._has_begun = False
+        self._is_traced = self._has_asked = False
         try:
             with contextlib.ExitStack() as self._shaped:
-                self._shaped.enter_context(self.placement.weights.shaped())
-                self._shaped.enter_context(processes.tracing())
-                with torch._dynamo.config.patch(recompile_limit=GRAPHS, **flags()):
-                    result = self._compiled(self._classes.word(), args, kwargs)
+                self._shaped.enter_context(self.placement.tracing())
+                result = self._call(self._classes.word(), args, kwargs)
         except Exception as error:
-            if not self._has_begun:  # all are to know that this one cannot
-                processes.agree(_CALL, self._facts, self._refusal(error))
+            if not self._has_asked:  # all are to know that this one cannot
+                said = error if self._is_traced else self._refusal(error)
+                self.processes.agree(_CALL, self._facts, said)
             raise
-        if not self._has_begun:
-            processes.agree(_CALL, self._facts)
+        if not self._has_asked:
+            self.processes.agree(_CALL, self._facts)
         return result
+
+    def ask(self) -> None:
+        """Tell the others of this call: from here on they get its messages, or an error."""
+        self._has_asked = True
+        self.processes.asked = Agreement(self.processes, _CALL, self._facts)
 
     def _refusal(self, error: Exception) -> Exception:
         """Return why nothing was traced."""
@@ -108,29 +97,24 @@ class RankCalls:
             return inner
         while inner.__cause__ is not None:
             inner = inner.__cause__
-        return InputError(
-            f"over ranks a call of {type(self.model).__name__} has to be one graph: "
-            f"{first_line(inner)}; change the model so that it is, or place it in one process with "
-            "ranks=False"
-        )
+        return self.placement.no_graph("call", first_line(inner))
 
-    def _backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Return what runs a graph of dynamo's; a backend of `torch.compile`."""
-        made = RankGraph(graph, example_inputs, self.placement, self.processes)
-        self._frames.append(Frame(made.programs))
+    def _compiled(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return what runs a graph of dynamo's."""
+        made = RankGraph(graph, example_inputs, self)
+        self.frames.append(Frame(made.programs))
 
         def called(*args: Any) -> list[Any]:
             self._shaped.close()
-            self._has_begun = True
-            others = facts_of(others_of(args, self._batch, self.placement.weights))
-            self.processes.ask(_CALL, self._facts | {"program": made.digest, READ: others})
+            self._is_traced = True
+            self._facts["program"] = made.digest
+            self._facts[READ] = facts_of(self.placement.others_of(args, self._batch))
             if made.joint.tangents:
-                (batch,) = bytes_on([self.processes.traced], beside(self.model, args))
+                (batch,) = bytes_on([self.processes.traced], beside(self.placement.model, args))
                 self.last = made, batch
             return made(*args)
 
-        self._runs.append(called)
-        return weakly(called)
+        return called
 
 
 class RankGraph(Graph):
@@ -139,18 +123,14 @@ class RankGraph(Graph):
     placement: RankPlacement
 
     def __init__(
-        self,
-        graph: fx.GraphModule,
-        example_inputs: Sequence[Any],
-        placement: RankPlacement,
-        processes: Processes,
+        self, graph: fx.GraphModule, example_inputs: Sequence[Any], calls: RankCalls
     ) -> None:
-        self.processes = processes
+        self._ask, self.processes = calls.ask, calls.processes
         self.owners: list[int] = []  # who has what the forward gives
         self.runs: dict[str, RankProgram] = {}  # by the names of programs
-        super().__init__(graph, example_inputs, placement)
+        super().__init__(graph, example_inputs, calls.placement)
         joint, given = self.joint, self.joint.primals
-        if joint.tangents and processes.replicas.count > 1:
+        if joint.tangents and self.processes.replicas.count > 1:
             raise InputError(
                 "over replicas a call has no gradients: run placed.step(inputs, targets), or call "
                 "the model under torch.no_grad()"
@@ -242,20 +222,16 @@ class RankGraph(Graph):
         return [homes.get(i, HOST if place == HOST else None) for i, place in places]
 
     def _runnable(self, name: str, program: Program) -> Any:
-        joint, owners = self.joint, self.placement.weights.owners
-        known = {place: owners[weight] for place, weight in joint.weights.items()}
+        joint, of = self.joint, self.placement.weights.owners
+        known: dict[int, int | None] = {place: of[w] for place, w in joint.weights.items()}
         if name == "forward":
-            places = dict(enumerate(program.inputs))
-            where = {slot.name: known.get(place, EVERYWHERE) for place, slot in places.items()}
+            owners = [known.get(place) for place in range(len(program.inputs))]
             homes = {output: known.get(place) for place, output in self.mutated.items()}
         else:
             saved = {n: self.owners[joint.returned + i] for n, i in self.place_of.items()}
-            where = {slot.name: saved.get(slot.name, EVERYWHERE) for slot in program.inputs}
-            homes = dict(known)
-        for i, out in enumerate(program.outputs):
-            if isinstance(out, Slot) and (home := homes.get(i)) is not None:
-                where.setdefault(out.name, home)
-        run = self.runs[name] = RankProgram(program, where, (), self.processes, self.placement)
+            owners, homes = [saved.get(slot.name) for slot in program.inputs], known
+        wanted = [homes.get(i) for i in range(len(program.outputs))]
+        run = self.runs[name] = RankProgram(program, owners, wanted, self.placement)
         if name == "forward":
             self.owners, self._forward = run.part.owners, run
         return functools.partial(self._run, name, run)
@@ -263,6 +239,8 @@ class RankGraph(Graph):
     def _run(self, name: str, run: RankProgram, values: list[Any]) -> list[Any]:
         """Run this rank's part; return all that every rank is to have."""
         processes = self.processes
+        if name == "forward":  # nothing between this and what sends, if need be without values
+            self._ask()
         found, error = run.tried(functools.partial(run, values), processes.part)
         there = range(len(found)) if name == "forward" else self._own_gradients(found)
         finite = name == "forward" or all(is_finite(found[i]) for i in there)

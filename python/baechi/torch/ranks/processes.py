@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of torch.distributed that a placement runs over, and what all of them do together.
 
-Rank i has device i of the cluster. What is common (facts, the end of a step) goes through a group
-of our own on the host; a rank that fails tells the others of it there.
+Rank i has device i of the cluster. What is common (agreements, values) goes through a group of our
+own on the host.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class Processes:
         self.alike: Any = None  # those that run the same part
         self.calls = itertools.count(1)  # of what is placed here, that may go back
         self.failed = ""  # why nothing more can run
-        self._awaited: Callable[[], Any] | None = None  # of all, on what they are about to do
-        self._disagreed: Exception | None = None
+        self.asked: Agreement | None = None  # of what all are about to do
         _known.append(self)
         self.kinds = self.gathered(device.type)
         self.are_alike = len({*self.kinds}) == 1
@@ -96,46 +95,26 @@ class Processes:
         return tensor
 
     @contextlib.contextmanager
-    def agreeing(self, what: str) -> Iterator[dict[str, str]]:
-        """Do what all ranks do, and go on behind it if all could and found the same facts."""
-        with self.asking(what) as facts:
-            yield facts
-        self.agreed(at_last=True)
+    def agreeing(self, what: str, *, waits: bool = True) -> Iterator[dict[str, str]]:
+        """Do what all ranks do, and go on behind it if all could and found the same facts.
 
-    @contextlib.contextmanager
-    def asking(self, what: str) -> Iterator[dict[str, str]]:
-        """Do what all ranks do, and tell them: they have `agreed` before there is any message."""
+        Without waiting, they are `asked` before there is any message.
+        """
         facts: dict[str, str] = {}
         try:
             yield facts
         except Exception as error:
             self.agree(what, facts, error)
-        self.ask(what, facts)
+        if waits:
+            self.agree(what, facts)
+        else:
+            self.asked = Agreement(self, what, facts)
 
-    def ask(self, what: str, facts: Mapping[str, str]) -> None:
-        """Tell the others what this rank is about to do."""
-        self._disagreed = None
-        self._awaited = self.tell(what, facts)
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether it is not known yet what the others are about to do."""
-        return self._awaited is not None
-
-    def agreed(self, *, at_last: bool = False) -> None:
-        """Wait for what was asked last; raise what `agree` raises, each time up to the last."""
-        if self._awaited is not None:
-            awaited, self._awaited = self._awaited, None
-            try:
-                awaited()
-            except Exception as error:
-                self._disagreed = error
-        said, self._disagreed = self._disagreed, None if at_last else self._disagreed
-        try:
-            if said is not None:
-                raise said
-        finally:
-            del said  # which holds this frame
+    def agreed(self) -> None:
+        """Wait for what was asked, if it was; raise what `agree` raises, each time."""
+        if self.asked is not None:
+            self.asked.numbers()
+            self.asked = None
 
     def agree(
         self,
@@ -152,54 +131,7 @@ class Processes:
             RankError: Another rank failed, or does not answer.
 
         """
-        return self.tell(what, facts, error, numbers)()
-
-    def tell(
-        self,
-        what: str,
-        facts: Mapping[str, str],
-        error: Exception | None = None,
-        numbers: Sequence[float] = (),
-    ) -> Callable[[], list[list[float]]]:
-        """Tell all others, in one hop, unlike a ring; return what waits for what they tell."""
-        whole = digest(repr((what, facts)))
-        words = [int(whole[i : i + 12], 16) for i in (0, 12, 24, 36)]  # whole numbers as floats
-        line = [float(error is None), *words, *numbers, 0, 0, 0][: len(words) + 4]
-        mine = torch.tensor(line, dtype=torch.float64)
-        lines = [torch.empty_like(mine) if i != self.rank else mine for i in range(self.count)]
-        works: list[Any] = []
-
-        def post() -> None:
-            others = [i for i in range(self.count) if i != self.rank]
-            works.extend(self.group.recv([lines[i]], i, 0) for i in others)
-            works.extend(self.group.send([mine], i, 0) for i in others)
-
-        def told() -> list[list[float]]:
-            self._talk(lambda: [work.wait() for work in works], what)
-            found = [each.tolist() for each in lines]
-            if not all(each[0] and each[1:5] == words for each in found):
-                self._explain(what, facts, error)
-            return [each[5:] for each in found]
-
-        self._talk(post, what)
-        return told
-
-    def _explain(self, what: str, facts: Mapping[str, str], error: Exception | None) -> None:
-        """Raise on all ranks what they do not agree on."""
-        everyone = self.gathered((what, facts, None if error is None else Told.of(error)))
-        if error is not None:
-            raise error
-        for rank, (other, _, told) in enumerate(everyone):
-            if told is not None:
-                told.raise_on_another(f"rank {rank} cannot {other}")
-        first = everyone[0][0]
-        for rank, (other, _, _) in enumerate(everyone):
-            if other != first:
-                raise InputError(
-                    f"rank 0 is about to {first}, and rank {rank} to {other}: every rank "
-                    "calls the same, in the same order"
-                )
-        raise InputError(difference(what, [facts for _, facts, _ in everyone]))
+        return Agreement(self, what, facts, error, numbers).numbers()
 
     def _talk(self, call: Callable[[], Any], what: str) -> None:
         self.waited(call, f"all ranks to {what}", "a rank")
@@ -233,6 +165,78 @@ class Processes:
         self.group = self.alike = None  # the last who holds one closes its connections
         if self._has_begun:
             distributed.destroy_process_group()
+
+
+class Agreement:
+    """What this rank has told the others, in one hop, unlike a ring, and what they tell it.
+
+    Args:
+        processes: Of all ranks.
+        what: They are about to do.
+        facts: They have to have alike.
+        error: Why this one cannot.
+        numbers: Up to three of its own.
+
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        what: str,
+        facts: Mapping[str, str],
+        error: Exception | None = None,
+        numbers: Sequence[float] = (),
+    ) -> None:
+        self._processes, self._mine = processes, (what, facts, error)
+        whole = digest(repr((what, facts)))
+        self._words = [int(whole[i : i + 12], 16) for i in (0, 12, 24, 36)]  # which floats can be
+        line = [float(error is None), *self._words, *numbers, 0, 0, 0][:8]
+        self._line = torch.tensor(line, dtype=torch.float64)
+        self._lines = [torch.empty_like(self._line) for _ in range(processes.count)]
+        self._lines[processes.rank] = self._line
+        self._works: list[Any] = []
+        self._refused: Exception | None = None
+        self._wait(self._post)
+
+    def _post(self) -> None:
+        group, rank = self._processes.group, self._processes.rank
+        others = [i for i in range(len(self._lines)) if i != rank]
+        self._works += [group.recv([self._lines[i]], i, 0) for i in others]
+        self._works += [group.send([self._line], i, 0) for i in others]
+
+    def _wait(self, call: Callable[[], Any]) -> None:
+        self._processes.waited(call, f"all ranks to {self._mine[0]}", "a rank")
+
+    def numbers(self) -> list[list[float]]:
+        """Wait for all; return the numbers of each, or raise, each time, what is not agreed on."""
+        if self._refused is not None:
+            raise self._refused
+        try:
+            self._wait(lambda: [work.wait() for work in self._works])
+            found = [line.tolist() for line in self._lines]
+            if not all(each[0] and each[1:5] == self._words for each in found):
+                self._explain()
+        except Exception as error:
+            self._refused = error
+            raise
+        return [each[5:] for each in found]
+
+    def _explain(self) -> None:
+        what, facts, error = self._mine
+        everyone = self._processes.gathered((what, facts, error and Told.of(error)))
+        if error is not None:
+            raise error
+        for rank, (other, _, told) in enumerate(everyone):
+            if told is not None:
+                told.raise_on_another(f"rank {rank} cannot {other}")
+        first = everyone[0][0]
+        for rank, (other, _, _) in enumerate(everyone):
+            if other != first:
+                raise InputError(
+                    f"rank 0 is about to {first}, and rank {rank} to {other}: every rank "
+                    "calls the same, in the same order"
+                )
+        raise InputError(difference(what, [facts for _, facts, _ in everyone]))
 
 
 _known: list[Processes] = []

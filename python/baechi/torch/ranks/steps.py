@@ -10,29 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from baechi._core import InputError
-from baechi.torch.capture.joint import flags
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.graph.graph import source_of
-from baechi.torch.program import Parts, Program, Slot
-from baechi.torch.program.cutting import EVERYWHERE
+from baechi.torch.program import Parts, Program
 from baechi.torch.program.peaks import whole
 from baechi.torch.program.reductions import with_reductions
 from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import is_finite, stand_for_gradients
-from baechi.torch.ranks.processes import Processes
-from baechi.torch.ranks.program import (
-    GRAPHS,
-    READ,
-    RankPlacement,
-    RankProgram,
-    facts_of_call,
-    others_of,
-    traced_batch,
-)
-from baechi.torch.ranks.weights import RankWeights
-from baechi.torch.run.backend import weakly
+from baechi.torch.ranks.processes import Agreement
+from baechi.torch.ranks.program import READ, RankPlacement, RankProgram
 from baechi.torch.run.footprint import beside, bytes_on
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
@@ -45,15 +34,12 @@ class RankSteps(Steps):
     placement: RankPlacement
     last: Sequence[RankProgram] = ()  # what the last step ran
     batch = 0  # bytes of its batch on the device
+    _is_dynamic = False  # messages have sizes
 
-    def over(self, processes: Processes, weights: RankWeights) -> RankSteps:
-        """Return itself, to run over processes."""
-        self.processes, self.weights = processes, weights
+    def __init__(self, model: nn.Module, loss: Any, placement: RankPlacement, *sizes: int) -> None:
+        super().__init__(model, loss, placement, *sizes)
+        self.processes, self.weights = placement.processes, placement.weights
         self._sums: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of weights, by id
-        self._compiled = torch.compile(
-            self._one, backend=weakly(self._backend), fullgraph=True, dynamic=False
-        )
-        return self
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run this rank's part of a mini-batch; return the mean loss.
@@ -68,18 +54,18 @@ class RankSteps(Steps):
         return loss
 
     def _step(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
-        processes = self.processes
-        inputs, targets = traced_batch((inputs, targets), self.placement, processes)
-        with processes.asking("run this step") as facts:
-            facts.update(facts_of_call((inputs, targets), processes))
+        placement, processes = self.placement, self.processes
+        inputs, targets = placement.traced((inputs, targets))
+        with processes.agreeing("run this step", waits=False) as facts:
+            facts |= placement.facts_of((inputs, targets))
             scale = scale_of(scaler, processes.device)
             facts["scale"] = str(scale)
-            with self.weights.shaped(), processes.tracing():
+            with placement.tracing():
                 groups = self._groups(inputs, targets)
             programs = [self._program_of(found, group) for found, group, _ in groups]
             facts["program"] = " ".join(program.digest for program in programs)
             given = [value for _, group, _ in groups for args in group for value in args]
-            others = others_of(given, (inputs, targets), self.weights)
+            others = placement.others_of(given, (inputs, targets))
             facts[READ] = facts_of(others)
             self._check_unchanged(groups, others)
         self.last, losses, error = [], list[torch.Tensor](), None
@@ -119,10 +105,10 @@ class RankSteps(Steps):
             error = error or failed
         numbers = total, float(finite), float(bool(losses))
         what = "finish this step (gradients stay as they were)"
-        told = processes.tell(what, {}, error, numbers)
+        told = Agreement(processes, what, {}, error, numbers)
         given = (value for _, group, _ in groups for args in group for value in args)
         (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
-        found = told()
+        found = told.numbers()
         for weight, gradient in self._sums.values():
             super()._give(weight, gradient)
         if finite and not all(each[1] for each in found):
@@ -172,17 +158,13 @@ class RankSteps(Steps):
         count = samples_in(inputs, "inputs", targets)
         self._collected.clear()
         shares = []
-        with torch._dynamo.config.patch(recompile_limit=GRAPHS, **flags()):
-            why = self._why_whole_gradients()
-            for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
-                args, kwargs = call_arguments(part[0])
-                why = why or self._collected_or_why(args, kwargs, part[1])
-                shares.append(size / count)
+        why = self._why_whole_gradients()
+        for part, size in self._own_parts(parts_of((inputs, targets), count, self.size)):
+            args, kwargs = call_arguments(part[0])
+            why = why or self._collected_or_why(args, kwargs, part[1])
+            shares.append(size / count)
         if why:
-            raise InputError(
-                f"over ranks a step of {type(self.model).__name__} has to be one graph: {why}; "
-                "change the model so that it is, or place it in one process with ranks=False"
-            )
+            raise self.placement.no_graph("step", why)
         return self._grouped(shares)
 
     def _own_parts(self, parts: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
@@ -229,7 +211,7 @@ class RankSteps(Steps):
                     "loss: it has parameters that are trained, which over ranks no rank would "
                     "have: make them a part of the model"
                 )
-            found.append(None if place is None else joint.homes.get(place))
+            found.append(joint.homes.get(place))
         return found
 
     def _program_of(self, found: Collectable, group: Sequence[tuple[Any, ...]]) -> RankProgram:
@@ -238,19 +220,14 @@ class RankSteps(Steps):
 
     def _runnable(self, program: Program, parts: Parts, joint: Joint) -> Callable[..., Any]:
         """Return what runs this rank's part of a program."""
-        owners = {place: self.weights.owners[name] for place, name in joint.weights.items()}
-        pairs = list(zip(parts.inputs, program.inputs, strict=True))
-        where = {slot.name: owners.get(one.place, EVERYWHERE) for one, slot in pairs}
-        for output, slot in zip(parts.outputs, program.outputs, strict=True):
-            place = _input_of(joint, output.place)
-            if isinstance(slot, Slot) and place in owners:
-                where.setdefault(slot.name, owners[place])
-        given = [slot.name for one, slot in pairs if one.place < len(joint.primals)]
-        return RankProgram(program, where, given, self.processes, self.placement)
+        known = {place: self.weights.owners[name] for place, name in joint.weights.items()}
+        owners = [known.get(one.place) for one in parts.inputs]
+        homes = [known.get(_input_of(joint, one.place)) for one in parts.outputs]
+        return RankProgram(program, owners, homes, self.placement)
 
 
-def _input_of(joint: Joint, output: int) -> int | None:
-    """Return the input that an output is the gradient or the new value of."""
+def _input_of(joint: Joint, output: int) -> int:
+    """Return the input that an output is the gradient or the new value of; -1: of none."""
     if output >= joint.returned:
         return output - joint.returned
-    return next((i for i, changed in joint.mutated.items() if changed == output), None)
+    return next((i for i, changed in joint.mutated.items() if changed == output), -1)

@@ -77,12 +77,12 @@ def step_time(processes: Processes, micro_batches: int) -> float:
     with torch.random.fork_rng([]):
         layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
         model = nn.Sequential(*layers).to(device)
-        placement = RankPlacement(model, [processes.traced] * processes.count, {}, {})
+        devices = [processes.traced] * processes.count
+        placement = RankPlacement(processes, model, devices, {}, {})
         names = (name for name, _ in model.named_parameters())
         placement.weights = RankWeights(model, dict.fromkeys(names, 0), rank)
         placement.weights.let_go(device, processes.traced, ())
         steps = RankSteps(model, torch.mean, placement, micro_batches, micro_batches)
-        steps.over(processes, placement.weights)
         x, taken = torch.ones(micro_batches, _WIDTH, device=device), list[float]()
         for _ in range(_REPEATS):
             time.sleep(_PAUSE)

@@ -46,7 +46,7 @@ class Transport:
         """Ask for a message."""
         self._begin(number)
         self._expected.append(number)
-        if not self.processes.is_asking:
+        if self.processes.asked is None:
             self._ask()
 
     def take(self, number: int) -> Any:

@@ -49,7 +49,7 @@ class RankWeights:
     """The weights and buffers of a model of which this rank has a part."""
 
     def __init__(self, model: nn.Module, owners: Mapping[str, int], rank: int) -> None:
-        self.model, self.owners, self.rank = model, owners, rank
+        self._name, self.owners, self.rank = type(model).__name__, owners, rank
         self.home_of: dict[int, int] = {}  # the owner, by id
         self.names: dict[int, str] = {}
         self.tensors: dict[int, torch.Tensor] = {}
@@ -61,11 +61,33 @@ class RankWeights:
         self._traced: list[tuple[torch.Tensor, torch.Tensor]] = []  # with what tracing sees
         self._is_shaped = False
         model.register_forward_pre_hook(self._be_alone)
+        self._is_told = False  # the state, to those who know that it is a part
+        read = functools.partial(self._refuse, "state_dict(), on every rank, gathers all of them")
+        said = "load_state_dict(state), on every rank, loads each where it is"
+        for module in model.modules():
+            module.register_state_dict_pre_hook(read)
+            module.register_load_state_dict_pre_hook(functools.partial(self._refuse, said))
 
     def _be_alone(self, *_: Any) -> None:
         """Have what others compile around the model stop there: its call is that of all ranks."""
         if torch.compiler.is_compiling() and not self._is_shaped:
             torch._dynamo.graph_break()
+
+    def _refuse(self, what: str, *_: Any) -> None:
+        if not self._is_told:
+            raise InputError(
+                f"{self._name} is placed over ranks, and this one has a part of its weights: "
+                f"placed.{what}"
+            )
+
+    def state_of(self, model: nn.Module) -> dict[str, Any]:
+        """Return the state of the model with its own tensors, which nobody else reads or loads."""
+        self._is_told = True
+        try:
+            state: dict[str, Any] = model.state_dict(keep_vars=True)
+            return state
+        finally:
+            self._is_told = False
 
     @property
     def own(self) -> dict[str, torch.Tensor]:
@@ -148,31 +170,3 @@ def _nothing(kind: torch.dtype) -> Any:
     if kind.is_floating_point or kind.is_complex:
         return float("nan")
     return True if kind is torch.bool else torch.iinfo(kind).min
-
-
-class Guard:
-    """Refuses to read or load the state of a model of which this rank has a part."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._is_open, self._name = False, type(model).__name__
-        read = functools.partial(self._refuse, "state_dict(), on every rank, gathers all of them")
-        said = "load_state_dict(state), on every rank, loads each where it is"
-        for module in model.modules():
-            module.register_state_dict_pre_hook(read)
-            module.register_load_state_dict_pre_hook(functools.partial(self._refuse, said))
-
-    def _refuse(self, what: str, *_: Any) -> None:
-        if not self._is_open:
-            raise InputError(
-                f"{self._name} is placed over ranks, and this one has a part of its weights: "
-                f"placed.{what}"
-            )
-
-    def state_of(self, model: nn.Module) -> dict[str, Any]:
-        """Return the state of the model, with its own tensors."""
-        self._is_open = True
-        try:
-            state: dict[str, Any] = model.state_dict(keep_vars=True)
-            return state
-        finally:
-            self._is_open = False

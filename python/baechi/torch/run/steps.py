@@ -59,6 +59,8 @@ Group = tuple[Collectable, list[tuple[Any, ...]], list[float]]  # micro-batches 
 class Steps:
     """What `placed.step` runs."""
 
+    _is_dynamic: bool | None = None  # whether sizes vary in graphs; None: once they have
+
     def __init__(
         self, model: nn.Module, loss: Any, placement: Placement, micro_batches: int, samples: int
     ) -> None:
@@ -83,7 +85,9 @@ class Steps:
 
         self._classes = Classes(model)
         self._one = with_own_code(one)  # micro-batch, with its loss
-        self._compiled = torch.compile(self._one, backend=weakly(self._backend), fullgraph=True)
+        self._compiled = torch.compile(
+            self._one, backend=weakly(self._backend), fullgraph=True, dynamic=self._is_dynamic
+        )
 
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
