@@ -97,9 +97,7 @@ def updates_of(optimizer: Any) -> Updates:
             )
         return Updates(name, OPTIMIZERS[name], _MADE.get(name))
     cls = optimizer if isinstance(optimizer, type) else type(optimizer)
-    groups = [] if isinstance(optimizer, type) else optimizer.param_groups[:1]
-    settings = {k: v for group in groups for k, v in group.items() if k != "params"}
-    made = partial(_of_one, cls, settings)
+    made = partial(_of, cls, {} if isinstance(optimizer, type) else _settings(optimizer))
     if cls.__name__ == "Adafactor":
         return Updates("adafactor", _factored, made)
     kept = cache(partial(_kept, cls, made))
@@ -111,10 +109,42 @@ def updates_of(optimizer: Any) -> Updates:
     return Updates(cls.__name__, of, made)
 
 
-def _of_one(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.Optimizer:
-    made: optim.Optimizer = cls([weight], lr=1e-3)
+def _of(cls: type, settings: dict[str, Any], *weights: torch.Tensor) -> optim.Optimizer:
+    made: optim.Optimizer = cls([*weights], lr=1e-3)
     made.param_groups[0].update(copy.deepcopy(settings))  # steps may count in its tensors
     return made
+
+
+def _settings(optimizer: optim.Optimizer) -> dict[str, Any]:
+    return {k: v for group in optimizer.param_groups[:1] for k, v in group.items() if k != "params"}
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def mixes_gradients(optimizer: optim.Optimizer) -> bool:
+    """Tell whether an update of a weight follows gradients of others, by steps of two small ones.
+
+    It is not known of one whose steps need more than gradients.
+    """
+    device = optimizer.param_groups[0]["params"][0].device
+    others = [] if device.type == "cpu" else [device]
+
+    def stepped(factor: float) -> torch.Tensor:
+        weights = [torch.nn.Parameter(torch.eye(4, device=device)) for _ in range(2)]
+        made = _of(type(optimizer), _settings(optimizer), *weights)
+        kind = device.type if others else "cuda"
+        with torch.random.fork_rng(others, device_type=kind):  # both draw the same numbers
+            for _ in range(4):
+                for weight, times in zip(weights, (1.0, factor), strict=True):
+                    weight.grad = torch.full_like(weight, 0.5 * times)
+                made.step()
+        return weights[0].detach()
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return not torch.allclose(stepped(1.0), stepped(1e3), equal_nan=True)
+    except Exception:
+        return False
 
 
 def _kept(cls: type, of_one: Made, dtype: torch.dtype) -> list[float]:
