@@ -549,6 +549,20 @@ def dropped(_: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return gradient, model.norm.running_mean
 
 
+def drawn_beside(_: Path) -> list[torch.Tensor]:
+    """Return gradients of steps with random numbers of a device that is not the current one."""
+    sim.configure(devices=2, memory="1GiB")
+    case = Case(Drops, lambda: torch.ones(2, 64).double(), 1, loss=torch.Tensor.sum)
+    model, *batch = built(case)
+    options = {"cluster": "1x1KiB+1x1GiB", "method": "auto", "devices": ["sim:0", "sim:1"]}
+    placed, found = placed_at_random(case, model, batch, **options), []
+    for x in batch[:1] * 2:
+        placed.step(x)
+        found += [weight.grad.cpu() for name, weight in named(model) if name in own(placed)]
+        model.zero_grad()
+    return found
+
+
 def copied_infinite(folder: Path) -> Any:
     return infinite(folder, replicas=2)
 

@@ -26,6 +26,7 @@ _MORE = {
     2: [
         *("faults", "infinite", "checkpointed", "simulated", "dropped", "copied_simulated"),
         *("hosted", "mixed", "mixed_infinite", "late", "quantised_saved"),
+        "drawn_beside",
         *("called_simulated", "called_replayed", "called_hosted", "called_mixed"),
         *("called_infinite", "called_to_host"),
     ],
@@ -181,6 +182,13 @@ def test_replicas_draw_other_random_numbers(folder: Path, name: str) -> None:
     assert mean.count_nonzero() > 8
     assert torch.equal(mean, same)
     assert set(first.tolist()) == {0.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize("name", ["drawn_beside"])
+def test_every_step_draws_other_random_numbers_on_any_device(folder: Path, name: str) -> None:
+    none, (first, second) = found(folder, name)
+    assert none == []
+    assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", ["faults", "copied_faults"])

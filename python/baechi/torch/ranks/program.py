@@ -188,7 +188,10 @@ def own_random_numbers(device: torch.device, stream: int) -> Iterator[None]:
         seed = _drawn()
         torch.default_generator.manual_seed(seed + _SPREAD * stream)
         if devices:  # torch.manual_seed would note it for all that may come
+            current = torch.accelerator.current_device_index()  # whose generator that seeds
+            torch.accelerator.set_device_index(device)
             torch.get_device_module(kind).manual_seed(seed + _SPREAD * stream)
+            torch.accelerator.set_device_index(current)
         yield
     _drawn()  # as all do: whoever does not agree raises before
 
