@@ -111,7 +111,8 @@ def step_of_class(config: Config, sizes: Sizes, costing: Costing) -> Step | None
         with torch.device("meta"):
             model = _model_of(transformers, settings)
     except Exception as error:  # of any kind, by a class of any library
-        raise config.error(f"transformers does not make {config.architecture}: {error}") from None
+        why = " ".join(str(error).split())
+        raise config.error(f"transformers does not make {config.architecture}: {why}") from None
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(costing.precision, torch.float32)
     model.to(dtype).requires_grad_(costing.training).train(costing.training)
     made = _example(model, settings, sizes, dtype)
