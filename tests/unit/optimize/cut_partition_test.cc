@@ -3,7 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "baechi/base/random.h"
 #include "baechi/graph/op_graph_builder.h"
@@ -98,6 +102,112 @@ TEST_CASE("cut: improving keeps books, caps and devices, and never makes the cut
     CHECK(state.cut() <= improved);
     CHECK(state.excess() == 0);
   }
+}
+
+// The climb as it is described, every gain counted from scratch.
+class NaiveClimb {
+ public:
+  NaiveClimb(const CutGraph& graph, const DeviceCaps& caps, CutPart part)
+      : graph_(graph), caps_(caps), part_(std::move(part)), seen_(graph.units.size()) {}
+
+  CutPart once() {
+    constexpr int kPatience = 60;
+    list_movable();
+    CutPart best = part_;
+    for (int since = 0; since <= kPatience && !listed_.empty(); ++since) {
+      std::optional<Move> chosen;
+      for (std::size_t i = 0; i < listed_.size(); ++i)
+        for (const DeviceId to : caps_.keys())
+          if (const std::optional<std::int64_t> gain = gain_of(listed_[i], to);
+              gain.has_value() && (!chosen.has_value() || *gain > chosen->gain))
+            chosen = {i, to, *gain};
+      if (!chosen.has_value()) break;
+      const CutUnitId unit = listed_[chosen->at];
+      listed_[chosen->at] = listed_.back();
+      listed_.pop_back();
+      part_[unit] = chosen->to;
+      for (const NetId net : graph_.nets[unit]) list(graph_.pins[net]);
+      if (cut_of(graph_, part_) >= cut_of(graph_, best)) continue;
+      best = part_;
+      since = -1;
+    }
+    return best;
+  }
+
+ private:
+  struct Move {
+    std::size_t at;  // in the list
+    DeviceId to;
+    std::int64_t gain;
+  };
+
+  template <class Some>
+  void list(const Some& units) {
+    for (const CutUnitId unit : units)
+      if (std::exchange(seen_[unit], 1) == 0) listed_.push_back(unit);
+  }
+
+  void list_movable() {
+    for (const NetId net : graph_.cost.keys())
+      for (const CutUnitId unit : graph_.pins[net])
+        if (part_[unit] != part_[graph_.pins[net].front()]) {
+          list(graph_.pins[net]);
+          break;
+        }
+    for (const CutUnitId unit : graph_.units.keys())
+      if (graph_.nets[unit].empty() || !has_room(part_[unit], {}))
+        list(std::vector<CutUnitId>{unit});
+  }
+
+  bool has_room(DeviceId device, std::optional<CutUnitId> for_one) const {
+    DeviceCap load;
+    for (const CutUnitId unit : graph_.units.keys())
+      if (part_[unit] == device || unit == for_one) {
+        load.work += graph_.units[unit].work;
+        load.memory += graph_.units[unit].memory;
+      }
+    return load.work <= caps_[device].work && load.memory <= caps_[device].memory;
+  }
+
+  std::optional<std::int64_t> gain_of(CutUnitId unit, DeviceId to) const {
+    if (part_[unit] == to || (graph_.units[unit].devices >> to.index() & 1) == 0) return {};
+    if (!has_room(to, unit)) return {};
+    CutPart moved = part_;
+    moved[unit] = to;
+    return cut_of(graph_, part_) - cut_of(graph_, moved);
+  }
+
+  const CutGraph& graph_;
+  const DeviceCaps& caps_;
+  CutPart part_;
+  std::vector<CutUnitId> listed_;
+  IdVector<CutUnitId, char> seen_;
+};
+
+TEST_CASE("cut: a climb makes the moves that it would if it counted everything anew") {
+  std::size_t climbed = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const OpGraph graph = testing::random_dag(
+        seed, {.min_ops = 8, .max_ops = 20, .edge_chance = 0.2, .cpu_chance = 0.8});
+    const Cluster cluster = devices(4);
+    const CutGraph units = cut_graph(CostModel(graph, cluster), each_alone(graph)).graph;
+    std::int64_t memory = 0;
+    for (const CutUnit& unit : units.units) memory += unit.memory;
+    DeviceCaps caps(4);
+    for (DeviceCap& cap : caps)
+      cap = {units.total_work() * random.between(20, 60) / 100,
+             memory * random.between(20, 60) / 100};
+    CutPart part(units.units.size(), DeviceId(0));
+    for (DeviceId& device : part) device = DeviceId(random.below(4));
+    CutState state(units, caps);
+    state.start_from(part);
+    state.climb(1);
+    CHECK(state.part() == NaiveClimb(units, caps, part).once());
+    climbed += state.part() == part ? 0U : 1U;
+  }
+  CHECK(climbed > 30);
 }
 
 //   a0 -> a1 -> ... -> a9 --+

@@ -282,9 +282,10 @@ PeriodPlans plans_by_period(const CostModel& costs, const Units& units,
         static_cast<double>(shortest.of_all->makespan.count()) <= limit)
       plan(tries.first(possible).subspan(1));
     if (shortest.of_all.has_value() && !shortest.of_all->fits)
-      if (auto placed =
-              repaired(costs, units, shortest.of_all->placed, options.request.place.order))
-        result.plans.push_back(*std::move(placed));
+      if (Repaired mended =
+              repaired(costs, units, shortest.of_all->placed, options.request.place.order);
+          mended.placed.has_value())
+        result.plans.push_back(*std::move(mended.placed));
     if (!shortest.fitting.has_value()) continue;
     start = shortest.fitting->placed.device;
     result.plans.push_back(std::move(shortest.fitting->placed));

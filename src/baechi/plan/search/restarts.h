@@ -21,7 +21,8 @@ struct RestartOptions {
   const PlaceOptions& place;        // the seeds that follow on its own are taken
   unsigned threads = 1;             // the result does not depend on them
   std::function<bool()> must_stop;  // asked from all threads
-  // Given: where the first ones do not fit, or are longer by more than 3%, there are no more.
+  // Given, in planned orders: where the first ones do not fit, or are longer by more than 3%, there are
+  // no more, and repairs of all that lack memory have as much work again.
   std::optional<Time> to_beat = {};
 };
 
@@ -29,6 +30,7 @@ struct Restarts {
   struct Found {
     PlacedGraph placed;        // may not fit
     std::optional<Time> step;  // where it is known
+    bool lacks = false;        // memory, while it is looked for
   };
   std::vector<Found> plans;
   std::int64_t work = 0;  // that they took
@@ -40,7 +42,11 @@ Restarts further_cuts(const CostModel& costs, const Units& units, const RestartO
 
 // What hardly runs over is a few moves away from a plan that fits, and usually much faster than what
 // is made by memory alone.
-std::optional<PlacedGraph> repaired(const CostModel& costs, const Units& units,
-                                    const PlacedGraph& placed, ExecutionOrder order);
+struct Repaired {
+  std::optional<PlacedGraph> placed;
+  std::int64_t work = 0;  // that it took, in simulated operators
+};
+Repaired repaired(const CostModel& costs, const Units& units, const PlacedGraph& placed,
+                  ExecutionOrder order);
 
 }  // namespace baechi

@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "baechi/simulate/execution_simulator.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -52,6 +54,24 @@ TEST_CASE("restarts: cuts end with the first two where these are longer than wha
   CHECK(cuts(first).plans.size() == all.plans.size());
   CHECK(cuts(Time(first.count() * 100 / 104)).plans.size() == 2);
   CHECK(cuts(Time(first.count() * 100 / 104)).work < all.work);
+}
+
+TEST_CASE("restarts: beside a plan to beat, repairs are of what may beat the rest") {
+  const OpGraph graph =
+      testing::random_dag(1, {.min_ops = 200, .max_ops = 200, .edge_chance = 0.015});
+  const PlaceOptions place;
+  const Cluster cluster = testing::equal_devices(2, Bytes(720), Time(5), Bandwidth(1'000'000'000));
+  const CostModel costs(graph, cluster);
+  RestartOptions options{.work = 40'000, .place = place, .must_stop = [] { return false; }};
+  const auto repaired_plans = [&] {
+    const Restarts found = further_cuts(costs, Units(costs), options);
+    for (const Restarts::Found& plan : found.plans)
+      CHECK(!find_overflow(simulate(costs, plan.placed), cluster).has_value());
+    return std::ranges::count(found.plans, std::optional<Time>(), &Restarts::Found::step);
+  };
+  CHECK(repaired_plans() == 3);
+  options.to_beat = Time(1'000'000'000);
+  CHECK(repaired_plans() == 1);
 }
 
 }  // namespace
