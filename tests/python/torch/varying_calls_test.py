@@ -81,6 +81,34 @@ def test_attributes_that_change_between_calls_are_noticed(change: Any) -> None:
         placed.restore()
 
 
+class Cached(nn.Module):
+    """Keeps what it needs for each size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(16, 4), 0
+        self.known: dict[Any, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = tuple(x.shape)
+        if size not in self.known:
+            self.known[size] = torch.linspace(0, 1, 4, device=x.device)
+        self.calls += 1
+        return (self.inner(x) + self.known[size]) * self.calls
+
+
+def test_graphs_that_return_a_size_are_programs() -> None:
+    model = Cached()
+    plain = copy.deepcopy(model)
+    with machine():
+        placed = placed_at_random(model, torch.randn(4, 16))
+        for count in (4, 4, 6, 4, 6):
+            x = torch.randn(count, 16)
+            torch.testing.assert_close(model(x).cpu(), plain(x))
+        assert not placed.left_out
+        placed.restore()
+
+
 def test_the_sizes_of_another_model_are_none_of_a_model() -> None:
     with machine() as devices:
         for count in (3, 5, 7):

@@ -141,7 +141,9 @@ class Joint:
     def shown_among(self, saved: Sequence[fx.Node], outputs: Sequence[int]) -> dict[int, int]:
         """Return which saved values show an argument or an output: its place among them all."""
         named = {node.name: node for node in self.module.graph.nodes}
-        others = [*self.primals, *(self._memory(self.results[i]) for i in outputs)]
+        results = [self.results[i] for i in outputs]  # a size that never varies is a number
+        nodes = [self._memory(one) if isinstance(one, fx.Node) else None for one in results]
+        others = [*self.primals, *nodes]
         place = {node: i for i, node in reversed(list(enumerate(others)))}
         memories = [self._memory(named[n.name]) if n.name in named else n for n in saved]
         return {i: place[memory] for i, memory in enumerate(memories) if memory in place}
