@@ -72,7 +72,7 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
 
 
 class Steady(Optimizer):
-    """Counts its steps in many places, and gives tensors of states new and several names."""
+    """Counts in many places, gives tensors of states new and several names, and ends gradients."""
 
     steps = 0
 
@@ -106,6 +106,7 @@ class Steady(Optimizer):
                 less = sum(counts) + state["size"].add_(p.grad.norm())
                 rate = group["lr"] / less
                 p.data.sub_(state["same"] * rate)
+                p.grad = p.grad.neg_() if p.dim() > 1 else None
 
 
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -156,6 +157,7 @@ def test_updates_by_pieces_are_the_optimizers_own(sim: ModuleType, both: Any) ->
         assert_alike(model, alone)
         for p, other in zip(model.parameters(), alone.parameters(), strict=True):
             assert p.is_pinned()
+            torch.testing.assert_close(p.grad, other.grad, rtol=0, atol=1e-12)
             kept, wanted_kept = mine.state.get(p, {}), same.state.get(other, {})
             torch.testing.assert_close(kept, wanted_kept, rtol=0, atol=1e-12)
             assert all(t.is_pinned() for t in kept.values() if t is not None and t.dim())

@@ -17,7 +17,17 @@ from baechi.torch.capture.loss import call_arguments
 from baechi.torch.placing import place
 from baechi.torch.where.homes import named_tensors
 from baechi.torch.where.hooks import _entered
-from places import WIDTH, Branches, Hooked, compared, machine, mean_square, placed, rows
+from places import (
+    WIDTH,
+    Branches,
+    Hooked,
+    compared,
+    machine,
+    mean_square,
+    placed,
+    placed_at_random,
+    rows,
+)
 from step_models import Tied, module
 from torch import nn
 from torch.nn import functional
@@ -507,3 +517,31 @@ def test_gradients_come_in_the_layout_that_the_backward_was_traced_with(seed: in
     wrong, backend = compared(Turned, rows, loss, seed=seed)
     assert wrong == ""
     assert all(frame.programs for frame in backend.frames)
+
+
+def sharing() -> nn.Module:
+    torch.manual_seed(1)
+    first, second, last = (nn.Linear(WIDTH, WIDTH, dtype=torch.double) for _ in range(3))
+    second.weight.data, last.weight.data = first.weight.data, first.weight.data.t()
+    last.bias.data = first.weight.data[1]
+    return nn.Sequential(first, nn.Tanh(), second, last)
+
+
+def test_weights_that_share_memory_share_it_wherever_they_are() -> None:
+    def losses(model: nn.Module) -> list[float]:
+        optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = squares(model, rows(1))
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    model = sharing()
+    with machine(seed=1):
+        there = placed_at_random(model, rows(1))
+        found = losses(model)
+        there.restore()
+    assert found == pytest.approx(losses(sharing()), rel=1e-9)
+    assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) == 3

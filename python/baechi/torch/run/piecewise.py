@@ -290,6 +290,7 @@ class _Lane:
         for p, there in zip(piece.params, piece.there, strict=True):
             _set(p, there.weight, there.gradient)
             self._run.state[p] = there.state
+        came = [there.gradient._version for there in piece.there]
         try:
             self._run(piece.params)
         except BaseException:
@@ -299,11 +300,17 @@ class _Lane:
             raise
         self._goes.wait_event(computing.record_event())
         with self._goes:
-            for p, there, home in zip(piece.params, piece.there, homes, strict=True):
+            pairs = zip(piece.params, piece.there, homes, came, strict=True)
+            for p, there, (weight, gradient, state), version in pairs:
                 there.left.append(p.data)
-                home[0].copy_(p.data, non_blocking=True)
-                _set(p, *home[:2])
-                self._run.state[p] = self._kept(there, self._run.state[p], home[2] or {})
+                weight.copy_(p.data, non_blocking=True)
+                if p.grad is None:  # some let go of it
+                    gradient = None
+                elif p.grad is not there.gradient or p.grad._version != version:
+                    there.left.append(p.grad)
+                    gradient.copy_(p.grad, non_blocking=True)
+                _set(p, weight, gradient)
+                self._run.state[p] = self._kept(there, self._run.state[p], state or {})
         piece.event = self._goes.record_event()
         self._leaving.append(piece)
         if self._between:

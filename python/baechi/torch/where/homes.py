@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ class Homes:
         """Bring all weights and buffers to their devices, gradients with them."""
         shared: dict[tuple[int, int], torch.device] = {}
         away: list[torch.Tensor] = []
+        wholes = _Wholes(tensor for _, tensor in named_tensors(self.model))
         for name, tensor in [*named_tensors(self.model)]:
             device = self.device_of.get(name)
             if device is None:
@@ -53,7 +55,7 @@ class Homes:
             device = self.device_of[name] = shared.setdefault(memory, device)
             before = tensor.device
             if before != device:
-                tensor = self._put(tensor, device)
+                tensor = self._put(tensor, device, wholes)
                 self._before.append((tensor, before))
             if name in self.runs_on:
                 away += plain_parts(tensor)
@@ -67,22 +69,23 @@ class Homes:
 
     def move_back(self) -> None:
         """Bring all weights and buffers to where they were."""
+        wholes = _Wholes(tensor for tensor, _ in self._before)
         for tensor, device in self._before:
             if tensor.device != device:
-                self._put(tensor, device)
+                self._put(tensor, device, wholes)
         self._before.clear()
         if self.runs_on:
             own = (tensor for name, tensor in named_tensors(self.model) if name in self.runs_on)
             unpin(part for tensor in own for part in plain_parts(tensor))
 
-    def _put(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _put(self, tensor: torch.Tensor, device: torch.device, wholes: _Wholes) -> torch.Tensor:
         """Bring a tensor to a device; return it, or what stands for it if it wraps others.
 
         Those cannot be given other data, and are swapped as by `Module.to`; where PyTorch refers to
         one weakly, as what traced the model does, that cannot be.
         """
         if not is_traceable_wrapper_subclass(tensor):
-            put(tensor, device)
+            put(tensor, device, wholes)
             return tensor
         moved = tensor.detach().to(device)
         if isinstance(tensor, nn.Parameter):
@@ -103,13 +106,37 @@ class Homes:
         return moved
 
 
-def put(tensor: torch.Tensor, device: torch.device) -> None:
+class _Wholes:
+    """Memory that several weights show, which moves once: they show it on its device, too."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        plain = {id(t): t for t in tensors if not (t.is_meta or is_traceable_wrapper_subclass(t))}
+        self._memory = {key: _memory(tensor) for key, tensor in plain.items()}
+        self._counts = Counter(self._memory.values())
+        self._moved: dict[tuple[int, int], torch.Tensor] = {}
+
+    def moved(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """Return what a tensor is on a device."""
+        memory = self._memory.get(id(tensor))
+        if self._counts[memory] < 2 or tensor.layout != torch.strided:
+            return tensor.to(device)
+        if memory not in self._moved:
+            count = tensor.untyped_storage().nbytes()
+            whole = tensor.detach().as_strided((0,), (1,), 0).view(torch.uint8)
+            self._moved[memory] = whole.as_strided((count,), (1,), 0).to(device)
+        whole = self._moved[memory]
+        size = len(whole) // tensor.element_size() * tensor.element_size()
+        whole = whole[:size].view(tensor.dtype)
+        return whole.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def put(tensor: torch.Tensor, device: torch.device, wholes: _Wholes) -> None:
     """Bring a parameter or buffer, and its gradient, to a device; it stays the same object."""
     with torch.inference_mode(mode=False):  # what is moved within it could not be trained
         gradient = tensor.grad
         tensor.grad = None
         with torch.no_grad():  # as Module.to does, since a class of its own may move more with it
-            tensor.data = tensor.to(device).data
+            tensor.data = wholes.moved(tensor, device).data
         if gradient is None:
             return
         if gradient.layout == torch.strided:
