@@ -117,7 +117,7 @@ class _Wholes:
 
     def moved(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """Return what a tensor is on a device."""
-        memory = self._memory.get(id(tensor))
+        memory = self._memory.get(id(tensor), (0, 0))
         if self._counts[memory] < 2 or tensor.layout != torch.strided:
             return tensor.to(device)
         if memory not in self._moved:
