@@ -166,6 +166,23 @@ def test_a_model_is_as_before_when_it_was_captured_or_could_not_be(fails: bool) 
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_nothing_keeps_a_model_or_its_class_that_was_captured() -> None:
+    """As dynamo does: what the class and the loss see, all of a script, would end with Python."""
+
+    class Doubled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        return output.mean()
+
+    assert capture(Doubled(2, 2), torch.ones(1, 2), loss).is_training
+    known = weakref.ref(Doubled), weakref.ref(loss)
+    del Doubled, loss
+    gc.collect()
+    assert [one() for one in known] == [None, None]
+
+
 def test_a_model_on_the_meta_device_gives_the_same_step() -> None:
     name = "gpt2" if "gpt2" in models.ALL else "block"
     step = capture(*models.made(name), models.total)

@@ -171,6 +171,9 @@ def _quietly(whole: nn.Module) -> Iterator[None]:
         finally:
             if collects:
                 gc.enable()
+            # Dynamo keeps what it traced among these, with the loss and the model's class.
+            there = LossOf.forward.__globals__
+            there.update({name: None for name in there if name.startswith("__compiled_fn")})
 
 
 def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
