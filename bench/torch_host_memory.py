@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps on a simulated device with a host's memory behind it, updates included: the virtual clock.
 
-python bench/torch_host_memory.py prints a table; measured costs, one device of 1 to 8 MiB.
+python bench/torch_host_memory.py [--host 10us] prints a table; measured costs, one device of 2 to 8
+MiB. With --host asking for a call or a copy takes so long on the clock, as plans measure it.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 from typing import Any
 
@@ -14,6 +16,7 @@ import baechi.torch.sim as sim
 import torch
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import Clock, measure_updates
+from baechi.torch.run.host_time import with_host_time
 from torch.optim import AdamW
 from torch_steps import CLOCK, SAMPLES, TOKENS, built
 
@@ -53,14 +56,22 @@ def made(name: str, samples: int) -> tuple[torch.nn.Module, Any]:
 
 
 def row(
-    name: str, memory: str, residency: str, parts: int | None = None, updates: str = "host"
+    name: str,
+    memory: str,
+    residency: str,
+    parts: int | None = None,
+    updates: str = "host",
+    host: str | None = None,
 ) -> str:
     """Return a line of the table: the third of three calls with their backward, or of steps."""
     clock = FAST if name == "layers" else CLOCK
+    if host is not None:
+        clock = clock | {"host_call": host, "host_send": host}
     with sim.configured(devices=1, memory="1GiB", **QUEUES, **clock):
         model, batch = made(name, SAMPLES)
         costs = costs_of(model, made(name, SAMPLES // (parts or 1))[1], updates)
         cluster = baechi.Cluster(f"1x{memory}+1xhost:4GiB", link="5us,10GB/s")
+        cluster = with_host_time(cluster, [torch.device("sim:0")])
         how: Any = {"costs": costs, "optimizer": AdamW, "devices": ["sim:0"]}
         how |= {"micro_batches": parts, "residency": residency, "updates": updates}
         placed = baechi.torch.place(model, batch, cluster, **how)
@@ -96,6 +107,9 @@ def row(
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", metavar="TIME", help="of asking for one thing")
+    host = parser.parse_args().host
     torch.set_num_threads(1)
     print(
         "| model | parts | memory | away | updates | planned, ms | measured, ms | ratio | "
@@ -104,10 +118,10 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for name in ("llama", "gpt2"):
         for parts in (None, 4):
-            print(row(name, "4MiB", "all", parts), flush=True)
-            print(row(name, "6MiB", "auto", parts), flush=True)
+            print(row(name, "4MiB", "all", parts, host=host), flush=True)
+            print(row(name, "6MiB", "auto", parts, host=host), flush=True)
     for memory, residency in (("2MiB", "all"), ("8MiB", "all"), ("8MiB", "auto")):
-        print(row("layers", memory, residency, None, "pieces"), flush=True)
+        print(row("layers", memory, residency, None, "pieces", host), flush=True)
 
 
 if __name__ == "__main__":

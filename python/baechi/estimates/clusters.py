@@ -34,8 +34,6 @@ class Setup:
         kinds = {device.get("kind") for device in self._document["devices"]}
         if not kinds - {HOST}:
             raise InputError("cluster: there is a host and no card: such as 1x24GiB+host")
-        if HOST in kinds:
-            self._document.pop("host_time", None)  # which no plan with a host takes yet
         for device in self._document["devices"]:
             device["kind"] = self._known(device.get("kind", "gpu"), preset)
         for link in self._document.get("links", []):
@@ -82,7 +80,6 @@ class Setup:
     def with_host(self) -> Cluster:
         """Return the cluster with a host of ample memory, linked as each card's kind is."""
         document = json.loads(json.dumps(self._document))
-        document.pop("host_time", None)
         document["communication"] = "duplex"
         document["devices"].append({"name": "host:0", "kind": HOST, "capacity": "1TiB"})
         for kind in self.kinds:

@@ -172,7 +172,8 @@ def planned(
         names = [device.name for device in cluster.devices]
         warn_of_small(cluster, dict(zip(names, devices, strict=True)))
     if asked.costs == "measure" and asked.plan is None and here is None:
-        cluster = cluster if store_of(cluster) is not None else with_host_time(cluster, devices)
+        pairs = zip(devices, cluster.devices, strict=True)
+        cluster = with_host_time(cluster, [device for device, of in pairs if of.kind != STORE])
     best: PlannedStep | None = None
     refused: DoesNotFit | None = None
     for count in _counts(asked):

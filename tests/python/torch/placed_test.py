@@ -56,6 +56,11 @@ def test_measured_costs_have_what_asking_takes() -> None:
         with pytest.raises(baechi.InputError, match=r"^cluster: the plan was made for another"):
             baechi.torch.place(model, rows(1), known, plan=placed.plan)
         assert place(model, rows(1), known, **how).plan.cluster.host_time_ns == (1000, 2000, 0)
+        beside = baechi.Cluster("1x1GiB+1xhost:1GiB", link=LINK)
+        found = baechi.torch.plan(model, rows(1), beside, devices=["sim:0"], **how)
+        assert found.cluster.host_time_ns == (40_000, 40_000, 0)  # copies as calls
+        calls = sum(":" in name for name in found.graph.names)
+        assert found.makespan_ns > 38_000 * calls  # some are of weights
 
 
 def test_a_model_is_planned_and_runs_as_planned() -> None:
