@@ -545,3 +545,28 @@ def test_weights_that_share_memory_share_it_wherever_they_are() -> None:
         there.restore()
     assert found == pytest.approx(losses(sharing()), rel=1e-9)
     assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) == 3
+
+
+@module(
+    lambda: {
+        "first": nn.Linear(WIDTH, WIDTH),
+        "edges": nn.Buffer(torch.ones(4, 4).tril().to_sparse()),
+        "last": nn.Linear(WIDTH, WIDTH),
+    }
+)
+def Neighbours(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """A graph network, whose edges are a sparse buffer."""
+    found: torch.Tensor = self.last(torch.sparse.mm(self.edges, self.first(x)))
+    return found
+
+
+def test_sparse_buffers_move_and_come_back() -> None:
+    model = Neighbours().double()
+    wanted = squares(model, rows(1)).item()
+    with machine(seed=2):
+        there = placed_at_random(model, rows(1), 2)
+        assert model.edges.device.type == "sim"
+        assert squares(model, rows(1)).item() == pytest.approx(wanted, rel=1e-9)
+        there.restore()
+    assert model.edges.device.type == "cpu"
+    assert squares(model, rows(1)).item() == pytest.approx(wanted, rel=1e-9)

@@ -81,10 +81,10 @@ class Homes:
     def _put(self, tensor: torch.Tensor, device: torch.device, wholes: _Wholes) -> torch.Tensor:
         """Bring a tensor to a device; return it, or what stands for it if it wraps others.
 
-        Those cannot be given other data, and are swapped as by `Module.to`; where PyTorch refers to
-        one weakly, as what traced the model does, that cannot be.
+        Those, and sparse ones, cannot be given other data, and are swapped as by `Module.to`; where
+        PyTorch refers to one weakly, as what traced the model does, that cannot be.
         """
-        if not is_traceable_wrapper_subclass(tensor):
+        if not is_traceable_wrapper_subclass(tensor) and tensor.layout == torch.strided:
             put(tensor, device, wholes)
             return tensor
         moved = tensor.detach().to(device)
