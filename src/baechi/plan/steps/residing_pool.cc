@@ -37,7 +37,7 @@ constexpr std::array<ResidencyTry, 7> kFewTries{{
      .streams = 1.0},
 }};
 constexpr std::int64_t kOfATry = 4;       // of a try, at the least
-constexpr std::int64_t kLeastOfEach = 4;  // of a candidate
+constexpr std::int64_t kLeastOfEach = 5;  // of a candidate
 constexpr std::array<ResidencyTry, 4> kFewTriesToFit{{
     {.units = 0.0, .keep = 0.0, .lead = 0, .streams = kAllStreamed},
     {.units = 0.0, .keep = 0.9, .lead = 0},
@@ -158,10 +158,10 @@ ResidingPool::Candidate ResidingPool::glance_at(std::size_t start) {
   return candidates.back();
 }
 
-// Few tries of each where many starts of a variant promise as much.
+// Few tries of each where many starts or choices of second runs promise as much.
 std::size_t ResidingPool::tries_of(const Candidate& candidate, std::int64_t replayed) const {
   const auto beside = std::ranges::count_if(candidates, [&](const Candidate& other) {
-    return other.variant == candidate.variant && other.step <= kFar * candidates.front().step;
+    return other.step <= kFar * candidates.front().step;
   });
   if (beside <= 1) return kFewTries.size();
   const auto ops = static_cast<std::int64_t>(variants[candidate.variant]->costs->graph().num_ops());
