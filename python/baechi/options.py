@@ -113,6 +113,9 @@ class PlaceOptions(StudyOptions, total=False):
             optimizer state, and results that the backward pass reads: none: no tensor: devices keep
             all weights and results; auto: those that make the step shortest, or make it fit at all;
             all: every tensor that may, so that devices need the least memory. By default none.
+        place_copies: With residency, where the copies of an operator for the micro-batches may be:
+            together: all on one device; free: each wherever it ends first; the step's operators are
+            there once. By default together.
         improvements: Record in the plan when and how the search found each shorter step. By default
             false.
         bounds: Compute lower bounds and the gap. By default true.
@@ -129,6 +132,7 @@ class PlaceOptions(StudyOptions, total=False):
     replicas: str | int | Sequence[int]
     recompute: str
     residency: str
+    place_copies: str
     improvements: bool
     bounds: bool
     suggest: bool

@@ -49,6 +49,8 @@ class Request:
         updates_of(self.optimizer)
         if self.plan is not None:
             plan_given(self.plan)
+        if self.search.options.get("place_copies", "together") != "together":
+            raise InputError("place_copies: a placed model has an operator's copies together")
         if self.targets is not None and self.loss is None:
             raise InputError(
                 "targets: they are what a loss compares with: give loss=, or leave targets to a "

@@ -29,7 +29,10 @@ class Replication {
         replicas_(replicas),
         once_(once_per_step(graph)),
         place_(graph.num_tensors()),
-        builder_(graph.name()) {}
+        builder_(graph.name()) {
+    for (const OpId op : graph.ops())
+      rank_.push_back(replicas.shared > 0 && once_[op] ? kShared : of_replica_++);
+  }
 
   OpGraph build(bool reducing) && {
     check();
@@ -40,7 +43,8 @@ class Replication {
     builder_.reserve(graph_.num_ops() * replicas_.count + replicas_.ring_ops(),
                      graph_.num_edges() * replicas_.count + 3 * replicas_.ring_ops());
     for (std::uint32_t r = 0; r < replicas_.count; ++r)
-      for (const OpId op : graph_.ops()) add(op, r);
+      for (const OpId op : graph_.ops())
+        if (is_there(op, r)) add(op, r);
     for (std::size_t b = 0; b < replicas_.buckets.size(); ++b)
       for (std::size_t round = 0; round < replicas_.rounds(); ++round)
         for (std::uint32_t r = 0; r < replicas_.count; ++r) add_round(b, round, r);
@@ -58,7 +62,11 @@ class Replication {
     std::size_t bucket = 0, port = 0;
   };
 
-  OpId copy(OpId op, std::uint32_t r) const { return OpId(r * graph_.num_ops() + op.index()); }
+  bool is_there(OpId op, std::uint32_t r) const { return r == 0 || rank_[op] != kShared; }
+  OpId copy(OpId op, std::uint32_t r) const {
+    if (r == 0 || rank_[op] == kShared) return op;
+    return OpId(graph_.num_ops() + (r - 1) * of_replica_ + rank_[op]);
+  }
   OpId ring(std::size_t bucket, std::size_t round, std::uint32_t r) const {
     return OpId(graph_.num_ops() * replicas_.count +
                 (bucket * replicas_.rounds() + round) * replicas_.count + r);
@@ -70,6 +78,12 @@ class Replication {
   void check() {
     if (replicas_.count < 2)
       throw InputError("replicas are at least 2, not " + std::to_string(replicas_.count));
+    if (replicas_.shared > 0) {
+      const std::string why = why_not_shared(graph_);
+      if (!why.empty()) throw InputError(why);
+      if (replicas_.shared != static_cast<std::size_t>(std::ranges::count(once_, true)))
+        throw InputError("the graph has another number of operators of the step");
+    }
     constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max() - 1;
     if (std::max(graph_.num_ops(), graph_.num_edges()) > kMost / 4 / replicas_.count ||
         replicas_.buckets.size() > kMost / 8 / replicas_.count / replicas_.rounds())
@@ -161,6 +175,7 @@ class Replication {
 
   void connect(OpId op, std::uint32_t r) {
     for (const Edge& edge : graph_.out_edges(op)) {
+      if (!is_there(op, r) && !is_there(edge.to, r)) continue;
       if (!edge.tensor.has_value()) {
         builder_.add_control_edge(copy(op, r), copy(edge.to, r));
         continue;
@@ -192,6 +207,9 @@ class Replication {
   IdVector<TensorId, std::optional<Place>> place_;
   OpGraphBuilder builder_;
   NameSeparator separator_{'#'};
+  static constexpr std::size_t kShared = std::numeric_limits<std::size_t>::max();
+  IdVector<OpId, std::size_t> rank_;  // among those that each replica has
+  std::size_t of_replica_ = 0;
 };
 
 }  // namespace
@@ -214,7 +232,29 @@ std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph) {
 }
 
 OpGraph replicated(const OpGraph& graph, const Replicas& replicas) {
-  return Replication(graph, replicas).build(true);
+  return Replication(graph, replicas).build(replicas.shared == 0);
+}
+
+Replicas sharing(const OpGraph& graph, std::uint32_t count) {
+  return {.count = count,
+          .buckets = {},
+          .shared = static_cast<std::size_t>(std::ranges::count(once_per_step(graph), true))};
+}
+
+std::string why_not_shared(const OpGraph& graph) {
+  const auto copies = [](std::string_view name, const char* why) {
+    return "copies of operator " + in_quotes(name) + " cannot be apart: " + why;
+  };
+  for (const auto& [op, unused] : graph.writes())
+    return copies(graph[op].name, "it writes a variable in every micro-batch");
+  const IdVector<OpId, bool> once = once_per_step(graph);
+  for (const OpId op : graph.ops()) {
+    if (once[op]) continue;
+    if (graph[op].permanent > Bytes(0))
+      return copies(graph[op].name, "it holds permanent memory; its weights may be variables");
+    if (graph[op].random) return copies(graph[op].name, "it draws random numbers");
+  }
+  return {};
 }
 
 OpGraph side_by_side(const OpGraph& graph, std::uint32_t count) {

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "baechi/base/id.h"
@@ -25,12 +26,16 @@ struct Replicas {
   std::uint32_t count = 1;
   // Which tensors are reduced together; each list is of tensors that one device makes.
   std::vector<std::vector<ReducedTensor>> buckets = {};
+  std::size_t shared = 0;  // so many operators of the step, where all replicas share them
 
   bool any() const { return count > 1; }
+  bool apart() const { return any() && shared == 0; }  // each on devices of its own
   std::size_t rounds() const { return 2 * std::size_t{count} - 1; }
   // All operators of the rings, and of what the graph with all replicas has, those of one replica.
   std::size_t ring_ops() const { return any() ? buckets.size() * rounds() * count : 0; }
-  std::size_t ops_of_one(std::size_t ops) const { return (ops - ring_ops()) / count; }
+  std::size_t ops_of_one(std::size_t ops) const {
+    return (ops - ring_ops() - shared) / count + shared;
+  }
 
   friend bool operator==(const Replicas&, const Replicas&) = default;
 };
@@ -50,10 +55,20 @@ std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph);
 // operators of the step read what it outputs. What makes a bucket in one replica, and its ring
 // there, is one colocation group. All operators of the step are marked as such.
 //
+// Where they share the operators of the step, there is one of each, which comes first, and no ring:
+// what reads a tensor of the micro-batch reads it of every replica.
+//
 // Throws InputError where a tensor that the step reads is in no bucket or in two, a bucket is empty
-// or names another tensor, an operator is pinned to a device, or there is no replica.
+// or names another tensor, an operator is pinned to a device, or there is no replica; and of shared
+// ones why_not_shared().
 OpGraph replicated(const OpGraph& graph, const Replicas& replicas);
 // The same without rings: what any such step has to do at least.
 OpGraph side_by_side(const OpGraph& graph, std::uint32_t count);
+
+// So many that share the operators of the step.
+Replicas sharing(const OpGraph& graph, std::uint32_t count);
+// Why they cannot: an operator of the micro-batch holds permanent memory or draws random numbers, or one writes a
+// variable. Empty where they can.
+std::string why_not_shared(const OpGraph& graph);
 
 }  // namespace baechi

@@ -117,7 +117,7 @@ std::vector<std::string> check_plan(const StepGraph& step, const Plan& plan,
   as_executed.order = plan.order;
   std::vector<std::string> violations = check_schedule(graph, cluster, plan.schedule, as_executed);
   if (violations.empty()) violations = check_carried(step, cluster, plan.schedule);
-  if (violations.empty() && plan.replicas.any()) violations = check_apart(step, plan);
+  if (violations.empty() && plan.replicas.apart()) violations = check_apart(step, plan);
   if (!violations.empty()) return violations;  // peaks of a wrong schedule mean nothing
   if (plan.devices.size() != cluster.num_devices())
     return {"the plan tells of " + std::to_string(plan.devices.size()) +

@@ -21,7 +21,15 @@ using ReplicaNeed = std::tuple<std::size_t, std::optional<std::size_t>>;
 class ReplicaComparison {
  public:
   ReplicaComparison(const OpGraph& one, const OpGraph& all, const Replicas& replicas)
-      : one_(one), all_(all), buckets_(replicas.buckets), count_(replicas.count), rules_(one) {
+      : one_(one),
+        all_(all),
+        buckets_(replicas.buckets),
+        count_(replicas.count),
+        shared_(replicas.shared),
+        shares_(replicas.shared > 0),
+        rules_(one) {
+    for (const OpId op : one.ops())
+      if (!shares_ || !rules_.of_step(op)) each_has_.push_back(op);
     std::size_t most = 0;
     const auto see = [&](std::string_view name) {
       std::size_t row = 0;
@@ -35,6 +43,7 @@ class ReplicaComparison {
   }
 
   std::vector<std::string> check() {
+    if (shares_) return check_shared();
     check_buckets();
     const std::size_t rings = buckets_.size() * count_ * (2 * count_ - 1);
     if (all_.num_ops() != one_.num_ops() * count_ + rings)
@@ -44,12 +53,8 @@ class ReplicaComparison {
     if (!violations_.empty()) return std::move(violations_);
     if (all_.memory_mode() != one_.memory_mode())
       violations_.emplace_back("replicas: the step has another memory mode than the graph");
-    for (const OpId at : all_.ops()) {
-      if (at.index() < one_.num_ops() * count_)
-        check_op(at, OpId(at.index() % one_.num_ops()), at.index() / one_.num_ops());
-      else
-        check_round(at);
-    }
+    check_each();
+    for (std::size_t i = one_.num_ops() * count_; i < all_.num_ops(); ++i) check_round(OpId(i));
     check_writes();
     check_groups();
     return std::move(violations_);
@@ -59,6 +64,36 @@ class ReplicaComparison {
   struct Round {
     std::size_t bucket, round, replica;
   };
+
+  // One set of operators of the step, which no replica need be told from.
+  std::vector<std::string> check_shared() {
+    for (const OpId op : each_has_)
+      if (one_[op].permanent != Bytes(0) || one_[op].random || !rules_.behind(op).empty())
+        say(op, "keeps or draws something, and replicas that share the step cannot");
+    if (!buckets_.empty()) violations_.emplace_back("replicas: they share the step, and reduce");
+    if (all_.num_ops() != one_.num_ops() + (count_ - 1) * each_has_.size() ||
+        shared_ != one_.num_ops() - each_has_.size())
+      violations_.emplace_back("replicas: they share other operators than those of the step");
+    if (!violations_.empty()) return std::move(violations_);
+    check_each();
+    if (!all_.writes().empty() || all_.memory_mode() != one_.memory_mode())
+      violations_.emplace_back("replicas: the step has another memory mode or other writes");
+    check_groups();
+    return std::move(violations_);
+  }
+
+  bool is_there(OpId op, std::size_t r) const { return r == 0 || !shares_ || !rules_.of_step(op); }
+  OpId id_in(OpId op, std::size_t r) const {
+    if (r == 0 || !is_there(op, r)) return op;
+    const auto at = std::ranges::lower_bound(each_has_, op) - each_has_.begin();
+    return OpId(one_.num_ops() + (r - 1) * each_has_.size() + static_cast<std::size_t>(at));
+  }
+
+  void check_each() {
+    for (std::size_t r = 0; r < count_; ++r)
+      for (const OpId op : one_.ops())
+        if (is_there(op, r)) check_op(id_in(op, r), op, r);
+  }
 
   void say(OpId at, const std::string& what) {
     violations_.push_back("replicas: operator " + in_quotes(all_[at].name) + " " + what);
@@ -104,7 +139,6 @@ class ReplicaComparison {
 
   void check_op(OpId at, OpId op, std::size_t r) {
     const Operator &is = all_[at], &was = one_[op];
-    const std::size_t first = r * one_.num_ops();
     if (is.name != std::string(was.name) + (r == 0 ? "" : mark_ + std::to_string(r)))
       say(at, "has another name than it should");
     if (is.permanent != was.permanent || is.temporary != was.temporary)
@@ -128,13 +162,17 @@ class ReplicaComparison {
     std::vector<ReplicaNeed> needs;
     for (const Edge& edge : one_.in_edges(op)) {
       const auto reduced = edge.tensor.has_value() ? found_.find(*edge.tensor) : found_.end();
-      if (!edge.tensor.has_value())
-        needs.emplace_back(first + edge.from.index(), std::nullopt);
-      else if (reduced != found_.end() && rules_.of_step(op))
+      const bool of_each = shares_ && rules_.of_step(op) && !rules_.of_step(edge.from);
+      std::optional<std::size_t> port;
+      if (edge.tensor.has_value()) port = port_in_one(*edge.tensor);
+      for (std::size_t s = 0; of_each && s < count_; ++s)
+        needs.emplace_back(id_in(edge.from, s).index(), port);
+      if (of_each) continue;
+      if (reduced != found_.end() && rules_.of_step(op))
         needs.emplace_back(id_of({reduced->second.first, 2 * count_ - 2, r}),
                            reduced->second.second);
       else
-        needs.emplace_back(first + edge.from.index(), port_in_one(*edge.tensor));
+        needs.emplace_back(id_in(edge.from, r).index(), port);
     }
     check_needs(at, std::move(needs));
   }
@@ -204,7 +242,8 @@ class ReplicaComparison {
     std::map<std::pair<GroupId, std::size_t>, GroupId> now;
     for (std::size_t r = 0; r < count_; ++r)
       for (const OpId op : one_.ops()) {
-        const OpId at(r * one_.num_ops() + op.index());
+        if (!is_there(op, r)) continue;
+        const OpId at = id_in(op, r);
         const auto was = one_[op].group, is = all_[at].group;
         if (!was.has_value()) continue;
         if (!is.has_value() || now.emplace(std::pair(*was, r), *is).first->second != *is)
@@ -216,7 +255,10 @@ class ReplicaComparison {
   const OpGraph& all_;
   const std::vector<std::vector<ReducedTensor>>& buckets_;
   const std::size_t count_;
+  const std::size_t shared_;
+  const bool shares_;  // the operators of the step
   const MicroBatchRules rules_;
+  std::vector<OpId> each_has_;  // operators, sorted
   std::string mark_;
   std::map<TensorId, std::pair<std::size_t, std::size_t>> found_;  // its bucket, its place there
   std::vector<std::string> violations_;

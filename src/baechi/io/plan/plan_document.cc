@@ -359,7 +359,7 @@ void PlanReader::read_recomputed() {
 }
 
 void PlanReader::read_replicas() {
-  static constexpr std::array<std::string_view, 2> kReplicaNames{"count", "buckets"};
+  static constexpr std::array<std::string_view, 3> kReplicaNames{"count", "buckets", "shared"};
   json_.peek();
   document_.replicas_offset = json_.offset();
   const std::uint64_t seen = json_.read_fields(kReplicaNames, [&](std::size_t field) {
@@ -368,6 +368,12 @@ void PlanReader::read_replicas() {
       if (count < 2 || count > static_cast<std::int64_t>(kMaxDevices))
         json_.fail("expected 2 to " + std::to_string(kMaxDevices) + " replicas");
       plan_.replicas.count = static_cast<std::uint32_t>(count);
+      return;
+    }
+    if (field == 2) {
+      const std::int64_t shared = json_.read_non_negative("a number of operators");
+      if (shared == 0) json_.fail("expected operators that are shared");
+      plan_.replicas.shared = static_cast<std::size_t>(shared);
       return;
     }
     json_.read_array([&] {
@@ -379,7 +385,9 @@ void PlanReader::read_replicas() {
       });
     });
   });
-  json_.require_fields(kReplicaNames, seen, 2);
+  json_.require_fields(kReplicaNames, seen, plan_.replicas.shared > 0 ? 1 : 2);
+  if (plan_.replicas.shared > 0 && !document_.buckets.empty())
+    json_.fail("replicas that share the step's operators reduce nothing");
   plan_.replicas.buckets.resize(document_.buckets.size());
 }
 
@@ -489,9 +497,12 @@ void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
 }
 
 void PlanReader::check_document(std::uint64_t seen) {
+  const Replicas& replicas = plan_.replicas;
+  const std::size_t one = document_.num_operators + document_.recomputed.size();
+  if (replicas.shared > one)
+    json_.fail_at(document_.replicas_offset, "$.replicas", "shares more operators than there are");
   std::size_t runs =
-      (document_.num_operators + document_.recomputed.size()) * std::size_t{plan_.replicas.count} +
-      plan_.replicas.ring_ops();
+      (one - replicas.shared) * std::size_t{replicas.count} + replicas.shared + replicas.ring_ops();
   if (plan_.micro_batches == 1)
     for (const PlanDocument::Away& away : document_.away) runs += away.fetches.size();
   // Only the graph tells which of the fetches are for streamed updates, each of which has two more.

@@ -93,6 +93,11 @@ class PlanWriter {
     if (!plan_.replicas.any()) return;
     json_.begin_object("replicas");
     json_.field("count", plan_.replicas.count);
+    if (plan_.replicas.shared > 0) {
+      json_.field("shared", plan_.replicas.shared);
+      json_.end_object();
+      return;
+    }
     json_.begin_array("buckets");
     for (const auto& bucket : plan_.replicas.buckets) {
       json_.begin_array(Layout::kInline);
@@ -393,7 +398,8 @@ class PlanBinder {
     };
     check_same_graph(document);
     if (document.plan.order != ExecutionOrder::kPlanned) fail("they run in the planned order only");
-    if (document.has_residency()) fail("they keep nothing in a host's memory");
+    if (document.has_residency() && document.plan.replicas.apart())
+      fail("they keep nothing in a host's memory");
     if (document.num_operators + document.recomputed.size() != graph_.num_ops())
       json_.fail_at(document.num_operators_offset, "$.graph.operators",
                     "the graph has " + std::to_string(graph_.num_ops()) + " operators");
@@ -419,7 +425,8 @@ class PlanBinder {
     check_same_graph(document);
     if (document.plan.order != ExecutionOrder::kPlanned)
       fail("fetches run in the planned order only");
-    if (document.num_operators + document.recomputed.size() != graph_.num_ops())
+    if (!document.replicas_bound &&
+        document.num_operators + document.recomputed.size() != graph_.num_ops())
       json_.fail_at(document.num_operators_offset, "$.graph.operators",
                     "the graph has " + std::to_string(graph_.num_ops()) + " operators");
     return with_residency(document, as_step(recosted(graph_, {}))).graph;

@@ -84,7 +84,7 @@ constexpr PaperRule kRules[] = {
 constexpr std::string_view kDecided[] = {"lp", "lp_threshold", "complete_matching"};
 // Beyond it.
 constexpr std::string_view kBeyond[] = {"robust",    "tidy",      "micro_batches", "replicas",
-                                        "recompute", "residency", "improvements"};
+                                        "recompute", "residency", "place_copies",  "improvements"};
 
 // Unless it has its default, or what the paper makes of it.
 void refuse(const StepRequest& request, const StepRequest& paper, std::string_view name,

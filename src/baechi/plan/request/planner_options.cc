@@ -45,6 +45,15 @@ constexpr std::array<ResidingName, 3> kResidingNames{{
     {AwayChoice::kAll, "all", "every tensor that may, so that devices need the least memory"},
 }};
 
+struct CopiesName {
+  bool apart;
+  std::string_view name, summary;
+};
+constexpr std::array<CopiesName, 2> kCopiesNames{{
+    {false, "together", "all on one device"},
+    {true, "free", "each wherever it ends first; the step's operators are there once"},
+}};
+
 template <class Value, class Rows>  // rows of a value, its name and a summary
 OneOf one_of(Value& into, const Rows& rows) {
   OneOf field;
@@ -214,6 +223,13 @@ constexpr std::array kOptions{
                 "optimizer state, and results that the backward pass reads",
         .takers = kPlaceTakes,
         .field = [](StepRequest& r) -> OptionField { return one_of(r.residency, kResidingNames); }},
+    PlannerOption{
+        .name = "place_copies",
+        .help = "With residency, where the copies of an operator for the micro-batches may be",
+        .takers = kPlaceTakes,
+        .field = [](StepRequest& r) -> OptionField {
+          return one_of(r.copies_apart, kCopiesNames);
+        }},
     PlannerOption{.name = "improvements",
                   .help = "record in the plan when and how the search found each shorter step",
                   .takers = kPlaceTakes,

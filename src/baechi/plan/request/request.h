@@ -72,6 +72,8 @@ struct StepRequest {
   // Absent: none, but kAuto where residency is, what is best of all.
   std::optional<Recompute> recompute = {};
   AwayChoice residency = AwayChoice::kNone;
+  // With residency: an operator's copies for several micro-batches need not share a device.
+  bool copies_apart = false;
   // Where residency is kAuto: a plan of the same graph for the same devices, on less memory, say,
   // from which the search begins. The step is never longer than that plan's, if it fits.
   const Plan* known = nullptr;

@@ -15,7 +15,8 @@
 namespace baechi {
 namespace {
 
-OpGraph without_groups(const OpGraph& graph) {
+// And, of copies that are apart, without an order of these.
+OpGraph without_groups(const OpGraph& graph, const Unrolled* apart) {
   OpGraphBuilder builder(graph.name());
   builder.set_memory_mode(graph.memory_mode());
   for (const OpId op : graph.ops()) {
@@ -31,6 +32,8 @@ OpGraph without_groups(const OpGraph& graph) {
   for (const OpId op : graph.ops())
     for (const Edge& edge : graph.out_edges(op)) {
       if (!edge.tensor.has_value()) {
+        const bool copies = apart != nullptr && apart->original[op] == apart->original[edge.to];
+        if (copies && !apart->is_sum(edge.to)) continue;
         builder.add_control_edge(op, edge.to);
         continue;
       }
@@ -147,9 +150,10 @@ Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
   return most;
 }
 
-// Before one of these has ended, or begun if it is an update, nothing goes to the store for an update.
+// Before one of these has ended, or begun if it is an update, nothing goes to the store for an update. Of
+// copies that are apart, each may send its part of a sum alone.
 std::vector<OpId> first_senders(const StepGraph& step, const OpGraph& graph,
-                                const std::vector<StoredUnit>& units) {
+                                const std::vector<StoredUnit>& units, const Unrolled* apart) {
   std::vector<OpId> found;
   for (const StoredUnit& unit : units)
     for (const OpId op : unit.members) {
@@ -157,7 +161,8 @@ std::vector<OpId> first_senders(const StepGraph& step, const OpGraph& graph,
       if (unit.may_stream) found.push_back(op);
       for (const Edge& edge : graph.in_edges(op))
         if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(step, edge.from))
-          found.push_back(edge.from);
+          found.push_back(apart != nullptr && apart->is_sum(edge.from) ? apart->original[edge.from]
+                                                                       : edge.from);
     }
   return found;
 }
@@ -267,7 +272,9 @@ Corner heaviest(const std::vector<Corner>& corners, const Bound& bound, const Va
   return heaviest;
 }
 
-void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<NamedBound>& bounds) {
+// Paths are those of `free`, the graph without groups.
+void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph& step,
+                 const Unrolled* apart, std::vector<NamedBound>& bounds) {
   const OpGraph& graph = costs.graph();
   const Cluster& cluster = costs.cluster();
   if (cluster.communication() == CommunicationMode::kParallel) return;
@@ -286,7 +293,7 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
   const auto earliest = [&](const std::vector<OpId>& ends) {
     const Time time = cluster.num_devices() == 2
                           ? least_work(costs, step, DeviceId(1 - store.index()), ends)
-                          : shortest_path(costs, step, store, ends);  // they may work side by side
+                          : shortest_path(free, step, store, ends);  // they may work side by side
     return static_cast<double>(time.count());
   };
   std::vector<OpId> updates;
@@ -294,7 +301,7 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
     if (is_update(step, op)) updates.push_back(op);
   const double before = earliest(updates);
   const Corner host{{.host = 1}, before}, down{{.down = 1}};
-  const Corner up{{.up = 1}, earliest(first_senders(step, graph, stored))};
+  const Corner up{{.up = 1}, earliest(first_senders(step, graph, stored, apart))};
   const auto bound = [&](const Corner& corner) {  // by parts of units
     return corner.before + least(units, room, corner.weights);
   };
@@ -320,9 +327,10 @@ void add_traffic(const CostModel& costs, const StepGraph& step, std::vector<Name
 
 }  // namespace
 
-std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem) {
+std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem, bool copies_apart) {
   const CostModel& costs = problem.costs;
-  const OpGraph graph = without_groups(costs.graph());
+  const Unrolled* apart = copies_apart && problem.step.micro_batches > 1 ? &problem.step : nullptr;
+  const OpGraph graph = without_groups(costs.graph(), apart);
   ClusterSpec spec = costs.cluster().spec();
   Bytes room(1);
   for (const OpId op : graph.ops())
@@ -331,7 +339,7 @@ std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem) {
   for (Device& device : spec.devices) device.capacity = std::max(device.capacity, room);
   const Cluster cluster(std::move(spec));
   std::vector<NamedBound> bounds = lower_bounds(CostModel(graph, cluster));
-  add_traffic(costs, problem.step, bounds);
+  add_traffic(costs, CostModel(graph, costs.cluster()), problem.step, apart, bounds);
   std::ranges::sort(bounds, [](const NamedBound& a, const NamedBound& b) {
     return a.value != b.value ? a.value > b.value : a.name < b.name;
   });

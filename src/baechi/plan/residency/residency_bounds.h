@@ -11,6 +11,7 @@ namespace baechi {
 
 // Those of the graph with ample memory and without colocation groups, which residency may break; and,
 // where transfers wait on queues of the devices beside the host, what has to cross each link.
-std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem);
+std::vector<NamedBound> residency_bounds(const ResidencyProblem& problem,
+                                         bool copies_apart = false);
 
 }  // namespace baechi

@@ -73,4 +73,22 @@ std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph&
   return result;
 }
 
+bool may_fit(const CostModel& costs, std::uint32_t micro_batches) {
+  const OpGraph& graph = costs.graph();
+  if (micro_batches > 1 && !graph.marks_steps()) return true;
+  const DeviceId store = store_of(costs.cluster());
+  IdVector<OpId, bool> may_leave(graph.num_ops());
+  for (const StoredUnit& unit : units_for_store(costs, graph, store))
+    for (const OpId op : unit.members) may_leave[op] = true;
+  Bytes stays, room;
+  for (const OpId op : graph.ops()) {
+    const bool runs_there =
+        !graph[op].variable && !is_update(graph, op) && costs.may_run(op, store);
+    if (!may_leave[op] && !runs_there) stays += graph[op].permanent;
+  }
+  for (const DeviceId device : costs.cluster().devices())
+    if (device != store) room += costs.cluster()[device].capacity;
+  return stays <= room;
+}
+
 }  // namespace baechi

@@ -2,6 +2,7 @@
 // What a store may have for the whole step. Beyond the paper.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -29,5 +30,8 @@ struct StoredUnit {
 // read it may.
 std::vector<StoredUnit> units_for_store(const CostModel& costs, const StepGraph& step,
                                         DeviceId store);
+
+// Whether what the host cannot keep has room on all other devices together.
+bool may_fit(const CostModel& costs, std::uint32_t micro_batches);
 
 }  // namespace baechi

@@ -55,9 +55,11 @@ std::vector<std::size_t> in_halves(std::size_t n) {
 
 class Planning {
  public:
+  // From a start that is given, or from all that there are.
   Planning(const OpGraph& graph, std::uint32_t micro_batches, const Cluster& cluster,
-           const PlanRequest& request)
-      : graph_(graph),
+           const PlanRequest& request, const std::optional<SequenceOfOne>& given)
+      : given_(given),
+        graph_(graph),
         micro_batches_(micro_batches),
         cluster_(cluster),
         request_(request),
@@ -116,6 +118,7 @@ class Planning {
 
  private:
   PlannedStarts starts_of(Budget budget) const {
+    if (given_.has_value()) return {{*given_}, false};
     return sequences_of_one(costs_, micro_batches_, request_.within(budget));
   }
   // The first choice, which is the one without second runs if there are others, and the others, with
@@ -180,7 +183,9 @@ class Planning {
       try_choice(pool, choices[choice], asked == ResidencyEffort::kAll);
     }
     const bool first = glanced_ == 1;  // of all choices
-    if (first && asked == ResidencyEffort::kMany && cluster_.num_devices() > 2) shift_shares(pool);
+    if (first && asked == ResidencyEffort::kMany && cluster_.num_devices() > 2 &&
+        !given_.has_value())
+      shift_shares(pool);
     pool.spend_until(asked == ResidencyEffort::kMany ? ResidingPool::kUntilFirst : 1.0);
     if (asked != ResidencyEffort::kAll) pool.try_candidates();
     pool.sort();
@@ -303,6 +308,7 @@ class Planning {
     return all;
   }
 
+  const std::optional<SequenceOfOne> given_;
   const OpGraph& graph_;
   const std::uint32_t micro_batches_;
   const Cluster& cluster_;
@@ -317,33 +323,15 @@ class Planning {
   std::set<std::size_t> good_;  // starts, as in SearchedVariant::which
 };
 
-// Whether what the host cannot keep has room on all other devices together.
-bool may_fit(const CostModel& costs, std::uint32_t micro_batches) {
-  const OpGraph& graph = costs.graph();
-  if (micro_batches > 1 && !graph.marks_steps()) return true;
-  const DeviceId store = store_of(costs.cluster());
-  IdVector<OpId, bool> may_leave(graph.num_ops());
-  for (const StoredUnit& unit : units_for_store(costs, graph, store))
-    for (const OpId op : unit.members) may_leave[op] = true;
-  Bytes stays, room;
-  for (const OpId op : graph.ops()) {
-    const bool runs_there =
-        !graph[op].variable && !is_update(graph, op) && costs.may_run(op, store);
-    if (!may_leave[op] && !runs_there) stays += graph[op].permanent;
-  }
-  for (const DeviceId device : costs.cluster().devices())
-    if (device != store) room += costs.cluster()[device].capacity;
-  return stays <= room;
-}
-
 }  // namespace
 
 std::optional<ResidingVariant> best_residing(const OpGraph& graph, std::uint32_t micro_batches,
                                              const Cluster& cluster, const PlanRequest& request,
                                              Recompute recompute, ResidencyEffort effort,
-                                             const Plan* known) {
+                                             const Plan* known,
+                                             const std::optional<SequenceOfOne>& given) {
   if (!may_fit(CostModel(graph, cluster), micro_batches)) return std::nullopt;
-  return Planning(graph, micro_batches, cluster, request).best(recompute, effort, known);
+  return Planning(graph, micro_batches, cluster, request, given).best(recompute, effort, known);
 }
 
 }  // namespace baechi

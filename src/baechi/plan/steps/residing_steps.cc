@@ -25,6 +25,7 @@
 #include "baechi/plan/residency/residency_bounds.h"
 #include "baechi/plan/residency/residency_replay.h"
 #include "baechi/plan/steps/residing_search.h"
+#include "baechi/plan/steps/starts_in_turns.h"
 #include "baechi/schedule/step_order.h"
 #include "baechi/verify/check_plan.h"
 #include "baechi/verify/check_variables.h"
@@ -90,6 +91,29 @@ std::string in_words(const OpGraph& graph, const Plan& plan, const Cluster& clus
 // Parts of the budget where a plan without the store may fit: for several devices that takes longer.
 constexpr double kBesideOthers = 0.4, kBesideSeveral = 0.2;
 
+constexpr double kSimulatedForTurns = 2e5;  // operators per second of the budget
+
+// With the copies of every micro-batch wherever they end first. Nothing if one of them may not run there.
+std::optional<ResidingVariant> best_apart(const OpGraph& graph, std::uint32_t micro_batches,
+                                          const Cluster& cluster, const PlanRequest& request,
+                                          std::vector<Recomputation> again,
+                                          ResidencyEffort effort) {
+  const OpGraph one = recomputing(graph, again);
+  const Replicas copies = sharing(one, micro_batches);
+  const OpGraph all = replicated(one, copies);
+  const CostModel costs(all, cluster);
+  const std::optional<SequenceOfOne> start = in_turns(
+      one, copies, costs, static_cast<std::int64_t>(kSimulatedForTurns * request.budget.seconds));
+  if (!start.has_value()) return std::nullopt;
+  std::optional<ResidingVariant> best =
+      best_residing(all, 1, cluster, request, Recompute::kNone, effort, nullptr, start);
+  if (best.has_value()) {
+    best->again = std::move(again);
+    best->copies = copies;
+  }
+  return best;
+}
+
 StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& variant,
               const char* method = kMethod) {
   StepPlan made{std::nullopt, with_fetches(*variant.step, variant.found.residency), Plan{}};
@@ -97,12 +121,16 @@ StepPlan told(const OpGraph& graph, const Cluster& cluster, ResidingVariant& var
   Plan plan = plan_of(costs, variant.found.placed, method, false);
   plan.micro_batches = made.step.micro_batches;
   plan.recomputed = std::move(variant.again);
+  plan.replicas = variant.copies;
   plan.residency = std::move(variant.found.residency);
   const std::vector<std::string> faults = check_step(graph, made.step.graph, plan);
   BAECHI_ASSERT(faults.empty(), ("fetches broke a rule: " + faults.front()).c_str());
   const std::vector<std::string> unordered = check_carried(made.step, cluster, plan.schedule);
   BAECHI_ASSERT(unordered.empty(), ("a plan broke a rule: " + unordered.front()).c_str());
   if (!plan.residency.empty()) plan.notes.push_back(in_words(costs.graph(), plan, cluster));
+  if (plan.replicas.any())
+    plan.notes.push_back("each of the " + std::to_string(plan.replicas.count) +
+                         " micro-batches has stages of its own, on any device");
   made.result = std::move(plan);
   return made;
 }
@@ -129,9 +157,9 @@ std::optional<StepPlan> replayed(const OpGraph& graph, std::uint32_t micro_batch
 }
 
 std::vector<NamedBound> bounds_of(const OpGraph& graph, std::uint32_t micro_batches,
-                                  const Cluster& cluster) {
+                                  const Cluster& cluster, bool copies_apart) {
   const Unrolled step = unroll(graph, micro_batches);
-  return residency_bounds({step, CostModel(step.graph, cluster)});
+  return residency_bounds({step, CostModel(step.graph, cluster)}, copies_apart);
 }
 
 std::string what_lacks(const Cluster& cluster, const ReplayedResidency& found) {
@@ -248,10 +276,19 @@ StepPlan plan_residing(OpGraph graph, std::uint32_t micro_batches, const Cluster
   std::optional<ResidingVariant> best = best_residing(
       graph, micro_batches, cluster, request.search.within(request.search.budget.part(share)),
       request.second_runs(), all ? ResidencyEffort::kAll : ResidencyEffort::kMany, request.known);
+  if (request.copies_apart && micro_batches > 1 && cluster.num_devices() > 2) {
+    std::optional<ResidingVariant> apart = best_apart(
+        graph, micro_batches, cluster, request.search.within(request.search.budget.part(share)),
+        best.has_value() ? best->again : std::vector<Recomputation>{},
+        all ? ResidencyEffort::kAll : ResidencyEffort::kMany);
+    if (apart.has_value() && (!best.has_value() || apart->found.rating() < best->found.rating()))
+      best = std::move(apart);
+  }
   const bool fits = best.has_value() && best->found.fits;
   const bool better = fits && (other == nullptr || all || best->found.makespan < other->makespan());
   const std::vector<NamedBound> bounds =
-      request.search.bounds ? bounds_of(graph, micro_batches, cluster) : std::vector<NamedBound>{};
+      request.search.bounds ? bounds_of(graph, micro_batches, cluster, request.copies_apart)
+                            : std::vector<NamedBound>{};
   if (!better && other != nullptr && !all) {
     other->bounds = bounds;
     return without;

@@ -112,6 +112,13 @@ std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const StepRe
     throw OptionError("improvements",
                       "they are kept of plans of one micro-batch without second runs and fetches: "
                       "leave out improvements, or micro-batches, recompute and residency");
+  if (request.copies_apart) {
+    const auto refuse = [](const std::string& why) { throw OptionError("place_copies", why); };
+    if (keeps) refuse("copies are free where weights may be on a host: ask for residency");
+    if (request.known != nullptr) refuse("a plan that is known has them together");
+    for (const OpGraph& graph : sizes.all())
+      if (const std::string why = why_not_shared(graph); !why.empty()) refuse(why);
+  }
   if (request.known != nullptr && request.residency != AwayChoice::kAuto)
     throw OptionError("residency", "only auto begins with a plan that is known");
   if (request.search.place.expert_order != nullptr) {

@@ -207,7 +207,7 @@ OrderlessStep orderless_step(const OpGraph& graph, const Plan& plan) {
 }
 
 std::string with_replicas(const Plan& plan) {
-  return plan.replicas.any() ? " with " + std::to_string(plan.replicas.count) + " replicas" : "";
+  return plan.replicas.apart() ? " with " + std::to_string(plan.replicas.count) + " replicas" : "";
 }
 
 std::string headline(const Plan& plan) {

@@ -12,12 +12,16 @@
 #include <variant>
 #include <vector>
 
+#include "baechi/base/error.h"
 #include "baechi/graph/op_graph_builder.h"
 #include "baechi/graph/recosted.h"
 #include "baechi/graph/residency.h"
 #include "baechi/graph/unroll.h"
+#include "baechi/io/plan/plan_file.h"
+#include "baechi/io/step/open_plan.h"
 #include "baechi/plan/residency/residency_bounds.h"
 #include "baechi/plan/steps/step_plan.h"
+#include "baechi/verify/check_plan.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -26,9 +30,9 @@ namespace {
 
 using Found = std::vector<std::pair<std::string, std::int64_t>>;
 
-Found traffic_bounds(const Cluster& cluster, const Unrolled& step) {
+Found traffic_bounds(const Cluster& cluster, const Unrolled& step, bool apart = false) {
   Found found;
-  for (const NamedBound& bound : residency_bounds({step, CostModel(step.graph, cluster)}))
+  for (const NamedBound& bound : residency_bounds({step, CostModel(step.graph, cluster)}, apart))
     if (bound.name.find("host") != std::string::npos)
       found.emplace_back(bound.name, bound.value.count());
   std::ranges::sort(found);
@@ -37,7 +41,7 @@ Found traffic_bounds(const Cluster& cluster, const Unrolled& step) {
 
 // Weights of 1,000 bytes with so much state, in 10 ns on the device (5 forward, 5 backward), and updates that
 // take so long on the host. A gradient has 500 bytes.
-OpGraph weights(std::size_t count, std::int64_t state, std::int64_t on_host) {
+OpGraph weights(std::size_t count, std::int64_t state, std::int64_t on_host, std::int64_t run = 5) {
   OpGraphBuilder builder("weights");
   std::optional<OpId> last;
   for (std::size_t i = 0; i < count; ++i) {
@@ -51,7 +55,7 @@ OpGraph weights(std::size_t count, std::int64_t state, std::int64_t on_host) {
       builder.connect(*builder.output(w, 0), op);
       return op;
     };
-    const OpId f = add("f", 5, false), b = add("b", 5, false), u = add("u", 3, true);
+    const OpId f = add("f", run, false), b = add("b", run, false), u = add("u", 3, true);
     builder.set_time(u, "host", Time(on_host));
     if (state > 0) {
       const OpId more =
@@ -94,6 +98,42 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
   CHECK(traffic_bounds(Cluster(two), one) == away(10));
   // One run of b goes before the others, which may go side by side.
   CHECK(traffic_bounds(Cluster(two), three) == away(15));
+  // Copies apart have no order, and one may send its part of the gradient before the others have begun.
+  CHECK(traffic_bounds(Cluster(two), three, true) == away(10));
+  CHECK(traffic_bounds(gpu(1499), three, true) == Found{{"traffic from the host", 999},
+                                                        {"traffic to the host", 509},
+                                                        {"updates on the host", 129}});
+}
+
+// Two micro-batches of 20 us: as stages they take 25 us on two devices, side by side 20 and what is sent.
+TEST_CASE("residency: micro-batches apart go side by side, and no bound is above that") {
+  ClusterSpec two = gpu_and_host(Bytes(4000), Bytes(10'000)).spec();
+  two.devices.push_back(two.devices.front());
+  two.devices.back().name = "gpu:1";
+  const OpGraph graph = weights(2, 500, 1, 5000);
+  const auto made = [&](bool apart, bool keeps = false) {
+    std::vector<OpGraph> sizes;
+    sizes.push_back(recosted(graph, {}));
+    StepRequest request{.search = {.budget = 0.05}};
+    request.micro_batches = {2};
+    request.residency = keeps ? AwayChoice::kNone : AwayChoice::kAuto;
+    request.copies_apart = apart;
+    return make_step_plan(std::move(sizes), Cluster(two), request);
+  };
+  const StepPlan together = made(false), apart = made(true);
+  REQUIRE(std::holds_alternative<Plan>(apart.result));
+  const Plan& plan = std::get<Plan>(apart.result);
+  CHECK(std::get<Plan>(together.result).makespan() >= Time(25'000));
+  CHECK(plan.makespan() < Time(23'000));
+  CHECK(plan.replicas.count == 2);
+  CHECK(plan.replicas.shared == 6);
+  CHECK(check_plan(graph, apart.step, plan).empty());
+  const OpenedPlan back =
+      open_plan_text(plan_to_json(plan, apart.step), "plan.json", recosted(graph, {}));
+  CHECK(back.plan == plan);
+  CHECK_THROWS_WITH_AS(made(true, true),
+                       doctest::Contains("copies are free where weights may be on a host"),
+                       InputError);
 }
 
 // No weight stays. If the host updates y of the two, it takes 10 + 4,000 y ns, and the link from it 1,000 y +
