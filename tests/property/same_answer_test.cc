@@ -367,6 +367,17 @@ TEST_CASE("auto: a longer budget never makes a small graph's step longer") {
   }
 }
 
+TEST_CASE(
+    "auto: however small the budget is, any plan is looked for as long as a fifth of a second") {
+  for (const std::uint64_t seed : {37U, 125U}) {
+    CAPTURE(seed);
+    const OpGraph graph = tight_graph(seed, 20, 60);
+    ClusterSpec spec = tight_cluster(graph, seed, {90, 180});
+    for (LinkRule& rule : spec.links) rule.latency = Time(rule.latency.count() / 2);
+    CHECK(step(graph, Cluster(spec), 0.05).has_value());
+  }
+}
+
 TEST_CASE("auto: small graphs whose steps idle operators and other orders made longer by a tenth") {
   if (effort(20) < 20) return;  // the default budget takes too long there
   const auto steps = [](std::uint64_t seed, double budget, const auto& change) {

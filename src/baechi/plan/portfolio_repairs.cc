@@ -34,11 +34,12 @@ void PortfolioRun::repair() {
   }
 }
 
-void PortfolioRun::find_any_plan(Attempt& attempt) {
+void PortfolioRun::find_any_plan(Attempt& attempt, std::int64_t least) {
   const CancelFlag* const cancel = request_.place.cancel;
   const Problem problem = this->problem();
   const auto search = [&](const CostModel& costs, const CanonicalCosts* canonical) {
     LastResort resort = new_resort();
+    resort.work = std::max(resort.work, least);
     search_any_fit(costs, Units(costs), cancel, resort);
     for (std::string& name : resort.fallbacks)
       if (std::ranges::find(attempt.fallbacks, name) == attempt.fallbacks.end())

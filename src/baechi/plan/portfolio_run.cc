@@ -126,6 +126,10 @@ void PortfolioRun::place_others() {
     try_placer(placer, request_.place);
     repair();
   }
+  constexpr std::int64_t kLeast = 1'000'000;  // a fifth of a second, however small the budget is
+  if (!is_settled() && !request_.budget_to_fit.has_value() && last_resort_.work < kLeast &&
+      !result_.attempts.empty())
+    find_any_plan(result_.attempts.front(), kLeast);
 }
 
 bool PortfolioRun::are_few_and_unequal() const {

@@ -99,8 +99,8 @@ class PortfolioRun {
   // Whether worth its time among others or not.
   void try_placer(const PlacerEntry& placer, const PlaceOptions& options);
   // The end of a method that is asked for by name: the same search whichever it is and, on small
-  // graphs, however the file is numbered.
-  void find_any_plan(Attempt& attempt);
+  // graphs, however the file is numbered. With so many simulated operators at least.
+  void find_any_plan(Attempt& attempt, std::int64_t least = 0);
   const Attempt* best() const { return best_of(result_.attempts); }
   Problem problem();
 
