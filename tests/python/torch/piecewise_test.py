@@ -295,12 +295,22 @@ def test_options_that_an_optimizer_changes(both: Any) -> None:
     assert backward(model, mine) > 0
 
 
+class Clips(SGD):
+    """An optimizer that clips by the norm of all gradients that it sees."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
+        return super().step(closure)
+
+
 def test_what_is_no_optimizer_and_state_that_is_not_pinned(sim: ModuleType, both: Any) -> None:
     placed, model, alone = both
     with pytest.raises(InputError, match=r"^optimizer is a list, not a torch\.optim\.Optimizer$"):
         placed.optimizer(list)
     with pytest.raises(InputError, match=r"^LBFGS calls the model within its step, and no"):
         placed.optimizer(LBFGS)
+    with pytest.raises(InputError, match=r"^Clips makes the update of a weight of other gradients"):
+        placed.optimizer(Clips, lr=0.1)
     mine, same = placed.optimizer(AdamW, lr=0.01), AdamW(alone.parameters(), lr=0.01)
     assert placed.optimizer(lambda *_, **__: mine) is mine
     backward(alone, same)

@@ -19,7 +19,7 @@ import torch
 from torch.optim import Optimizer
 
 from baechi._core import InputError
-from baechi.torch.graph.optimizers import updates_of
+from baechi.torch.graph.optimizers import mixes_gradients, updates_of
 from baechi.torch.program.peaks import whole
 from baechi.torch.run.counts import Counts
 from baechi.torch.where.moving import listed, map_tensors
@@ -49,6 +49,12 @@ def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
         raise InputError(
             f"{kind.__name__} calls the model within its step, and no piece has all weights: have "
             "it update them on the host, without placed.optimizer"
+        )
+    if mixes_gradients(optimizer):
+        raise InputError(
+            f"{kind.__name__} makes the update of a weight of other gradients, too, and no piece "
+            "has all: if it clips, have placed.clip_grad_norm_ do that; else have it update them "
+            "on the host, without placed.optimizer"
         )
     try:
         kept = updates_of(optimizer).kept
