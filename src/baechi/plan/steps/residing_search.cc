@@ -22,7 +22,7 @@ namespace baechi {
 namespace {
 
 constexpr std::size_t kRunChoices = 12, kFewRunChoices = 4;  // of second runs, beside none
-constexpr double kTriesPerSecond = 1.4e6;      // operators in replays, with their choices
+constexpr double kTriesPerSecond = 1.8e6;      // operators in replays, with their choices
 constexpr double kForStarts = 0.2;             // part of the budget: a plan for several devices
 constexpr double kOfAPlan = 110;               // replays of all operators take as long
 constexpr double kSimulatedPerSecond = 1e6;    // operators, for stages in rounds
