@@ -47,7 +47,8 @@ class Turns {
           const std::tuple mine(ready[r], next[r], r);
           if (!first.has_value() || mine < *first) first = mine;
         }
-      const auto [unused, turn, r] = *first;
+      const std::size_t turn = std::get<1>(*first);
+      const std::uint32_t r = std::get<2>(*first);
       std::size_t best = 0;
       const auto end = [&](std::size_t d) { return std::max(free[d], ready[r]) + times[turn][d]; };
       for (std::size_t d = 1; d < devices_.size(); ++d)
