@@ -151,9 +151,9 @@ TEST_CASE("attempts: where something fits, further tries and repairs end with wh
   const PlacerEntry& placer = find_placer("m-etf");
   const auto tried = [&](bool fits, std::int64_t care) {
     LastResort resort{.care = care};
-    const Attempt tried = own_choices(
+    const Attempt attempt = own_choices(
         {.costs = costs, .units = units, .last_resort = &resort, .fits = fits}, placer, {});
-    CHECK_FALSE(tried.placed.has_value());
+    CHECK_FALSE(attempt.placed.has_value());
     return care - resort.care;
   };
   const std::int64_t all = tried(false, 0), one = work_of(placer, costs);
