@@ -770,7 +770,8 @@ def late(_: Path) -> tuple[str, str, bool]:
     model, *batch = built(case)
     placed = placed_at_random(case, model, batch, devices=None, method="single")
     placed.step(*batch)
-    said, kept = failing(placed, batch[0] + 5, *batch[1:])
+    for _i in range(8):  # the kernels of the others that fail end earlier or later
+        said, kept = failing(placed, batch[0] + 5, *batch[1:])
     return said, kept, bool(placed.step(*batch).isfinite())
 
 

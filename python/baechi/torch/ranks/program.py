@@ -30,6 +30,7 @@ from baechi.torch.where.moving import listed, moved
 _GRAPHS = 64  # one for each size of a batch, as messages have sizes
 READ = "values of tensors that the model reads"
 _SPREAD = 1_000_003  # between the seeds of streams
+_MOST_ERRORS = 16  # that streams of a device may still have
 
 
 class RankPlacement(Placement):
@@ -167,6 +168,7 @@ class RankProgram:
                     torch.accelerator.synchronize(processes.device)
             except Exception as failed:
                 error = failed
+                _settle(processes.device)
             try:
                 processes.agreed()
             except Exception:
@@ -177,6 +179,19 @@ class RankProgram:
             raise RankError(processes.failed) from None
         self.transport.finish()
         return found, error
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for what still runs behind an error: later calls are not to report that it failed, too.
+
+    A device that stays broken fails each time.
+    """
+    for _ in range(_MOST_ERRORS if device.type != "cpu" else 0):
+        try:
+            torch.accelerator.synchronize(device)
+        except Exception:  # of another stream
+            continue
+        break
 
 
 @contextlib.contextmanager
