@@ -190,19 +190,19 @@ class Placed:
         return torch.nn.utils.clip_grad_norm_(weights, max_norm, norm_type, error_if_nonfinite)
 
     def optimizer(
-        self, kind: Callable[..., torch.optim.Optimizer], params: Any = None, **options: Any
+        self, kind: type[torch.optim.Optimizer], params: Any = None, **options: Any
     ) -> torch.optim.Optimizer:
         """Make an optimizer that updates weights on the host piece by piece on their devices.
 
         Args:
-            kind: A class of optimizers, whose update of a weight reads only that weight, its
-                gradient and its state.
+            kind: SGD, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, Adagrad, Adadelta, ASGD, Rprop
+                or Adafactor of torch.optim.
             params: As optimizers take them; by default all parameters of the model.
             options: Of the class, such as lr.
 
         """
         given = self.model.parameters() if params is None else params
-        return piecewise(kind(given, **options), self._room)
+        return piecewise(kind, given, options, self._room)
 
     def _room(self) -> dict[torch.device, tuple[int, list[torch.Tensor]]]:
         """Return what is free on each device, and which weights that are away it updates."""

@@ -7,18 +7,18 @@ import copy
 import functools
 import gc
 import pickle
-from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import baechi.torch
 import pytest
 import torch
+from baechi.torch.graph.optimizers import BY_PIECES
 from places import assert_alike
-from torch import nn
-from torch.optim import LBFGS, SGD, Adafactor, Adam, AdamW, Optimizer
+from torch import nn, optim
+from torch.optim import AdamW, Optimizer
 
 from baechi import InputError
 
@@ -71,96 +71,68 @@ def backward(one: Any, optimizer: Optimizer, scaled: Callable[[Any], Any] = as_i
     return float(loss.item())
 
 
-class Steady(Optimizer):
-    """Counts in many places, gives tensors of states new and several names, and ends gradients."""
-
-    steps = 0
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": lr, "count": torch.zeros(()), "shared": torch.zeros(())})
-        self.all, self.new = torch.zeros(()), torch.zeros(())
-        self.log: list[Any] = [Counter(), deque(maxlen=2), set()]
-
-    def step(self, closure: Any = None) -> None:  # noqa: ARG002 an optimizer's
-        self.steps += 1
-        self.all += 1
-        self.new = self.new + 1
-        self.state["steps"] = self.state.get("steps", 0) + 1
-        counter, last, seen = self.log
-        counter["steps"] += 1
-        last.append(counter["steps"])
-        seen.add(counter["steps"])
-        for number, group in enumerate(self.param_groups):
-            group["count"] = group["count"] + 1
-            group["shared"].add_(1)  # two groups have one
-            group.setdefault("list", []).append(number)
-            counts: Any = (self.steps, self.state["steps"], self.all, self.new, group["count"])
-            counts += (counter["steps"], sum(last), len(seen), group["shared"], sum(group["list"]))
-            for p in (p for p in group["params"] if p.grad is not None):
-                state = self.state[p]
-                if not state:
-                    state["sum"] = state["same"] = state["now"] = torch.zeros_like(p)
-                    state["size"] = torch.zeros((), dtype=p.dtype, device=p.device)
-                state["before"], state["now"] = state["now"], p.grad.clone()
-                state["sum"].add_(state["now"] - 0.5 * state["before"])
-                less = sum(counts) + state["size"].add_(p.grad.norm())
-                rate = group["lr"] / less
-                p.data.sub_(state["same"] * rate)
-                p.grad = p.grad.neg_() if p.dim() > 1 else None
-
-
 WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (optim.SGD, {"lr": 0.1}),
+    "momentum": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+    "fused sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    "adam": (optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
     "adamw": (AdamW, {"lr": 0.01}),
-    "adam": (Adam, {"lr": 0.01, "weight_decay": 0.1, "amsgrad": True}),
-    "one by one": (AdamW, {"lr": 0.01, "foreach": False}),
-    "fused": (AdamW, {"lr": 0.01, "fused": True}),
-    "momentum": (SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-    "plain": (SGD, {"lr": 0.1}),
-    "adafactor": (Adafactor, {"lr": 0.01}),
-    "steady": (Steady, {"lr": 0.01}),
+    "one by one": (AdamW, {"lr": torch.tensor(0.01), "foreach": False, "maximize": True}),
+    "fused": (AdamW, {"lr": torch.tensor(0.01), "fused": True}),
+    "adamax": (optim.Adamax, {"lr": 0.01, "weight_decay": 0.1}),
+    "nadam": (optim.NAdam, {"lr": 0.01}),
+    "radam": (optim.RAdam, {"lr": 0.01}),
+    "rmsprop": (optim.RMSprop, {"lr": 0.01, "momentum": 0.9, "centered": True}),
+    "adagrad": (optim.Adagrad, {"lr": 0.01, "initial_accumulator_value": 0.1}),
+    "fused adagrad": (optim.Adagrad, {"lr": 0.01, "fused": True}),
+    "adadelta": (optim.Adadelta, {"maximize": True}),
+    "asgd": (optim.ASGD, {"lr": 0.01, "t0": 1.0, "foreach": True}),  # by 32 bits, which differ
+    "asgd one by one": (optim.ASGD, {"lr": 0.01, "t0": 1.0, "foreach": False}),
+    "rprop": (optim.Rprop, {"lr": 0.01}),
+    "adafactor": (optim.Adafactor, {"lr": 0.01}),
 }
+
+
+def test_the_ways_are_by_all_classes_that_go_by_pieces() -> None:
+    assert {kind for kind, _ in WAYS.values()} == BY_PIECES
 
 
 def scaled(by: Any, times: float, loss: Any) -> Any:
     return by.scale(loss * times)
 
 
-def test_updates_by_pieces_are_the_optimizers_own(sim: ModuleType, both: Any) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_updates_by_pieces_are_the_optimizers_own(sim: ModuleType, both: Any, way: str) -> None:
     placed, model, alone = both
-    start = copy.deepcopy(alone.state_dict())
-    for kind, options in WAYS.values():
-        model.load_state_dict(start)
-        alone.load_state_dict(start)
-        mine, same = (
-            placed.optimizer(kind, groups(model), **options),
-            kind(groups(alone), **options),
-        )
-        assert isinstance(mine, kind)
-        calls: list[int] = []
-        mine.register_step_post_hook(lambda *_, calls=calls: calls.append(1))
-        rates = [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in (mine, same)]
-        for step in range(3):
-            wanted = backward(alone, same)
-            assert backward(model, mine) == pytest.approx(wanted, abs=1e-12)
-            gc.collect()
-            torch.accelerator.synchronize()
-            before = sim.memory_allocated(0)
-            sim.reset_peak_memory_stats(0)
-            mine.step()
-            assert before + 20 * KIB < sim.max_memory_allocated(0) <= 160 * KIB
-            gc.collect()
-            assert sim.memory_allocated(0) == before
-            same.step()
-            for rate in rates:
-                rate.step()
-            assert len(calls) == step + 1
-        assert_alike(model, alone)
-        for p, other in zip(model.parameters(), alone.parameters(), strict=True):
-            assert p.is_pinned()
-            torch.testing.assert_close(p.grad, other.grad, rtol=0, atol=1e-12)
-            kept, wanted_kept = mine.state.get(p, {}), same.state.get(other, {})
-            torch.testing.assert_close(kept, wanted_kept, rtol=0, atol=1e-12)
-            assert all(t.is_pinned() for t in kept.values() if t is not None and t.dim())
+    kind, options = WAYS[way]
+    mine = placed.optimizer(kind, groups(model), **copy.deepcopy(options))
+    same = kind(groups(alone), **copy.deepcopy(options))
+    assert isinstance(mine, kind)
+    calls: list[int] = []
+    mine.register_step_post_hook(lambda *_: calls.append(1))
+    rates = [optim.lr_scheduler.StepLR(one, 1, 0.5) for one in (mine, same)]
+    for step in range(3):
+        wanted = backward(alone, same)
+        assert backward(model, mine) == pytest.approx(wanted, abs=1e-12)
+        gc.collect()
+        torch.accelerator.synchronize()
+        before = sim.memory_allocated(0)
+        sim.reset_peak_memory_stats(0)
+        mine.step()
+        assert before + 20 * KIB < sim.max_memory_allocated(0) <= 160 * KIB
+        gc.collect()
+        assert sim.memory_allocated(0) == before
+        same.step()
+        for rate in rates:
+            rate.step()
+        assert len(calls) == step + 1
+    assert_alike(model, alone)
+    for p, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert p.is_pinned()
+        torch.testing.assert_close(p.grad, other.grad, rtol=0, atol=1e-12)
+        kept, wanted_kept = mine.state.get(p, {}), same.state.get(other, {})
+        torch.testing.assert_close(kept, wanted_kept, rtol=0, atol=1e-12)
+        assert p.grad is None or all(t.is_pinned() for t in kept.values() if t.dim())
     assert len(placed._backend.frames) == 1
     assert not placed.left_out
 
@@ -245,57 +217,7 @@ def test_what_has_no_room_is_updated_on_the_host(sim: ModuleType, both: Any) -> 
         del held
 
 
-class Counting(SGD):
-    """An optimizer that counts, and that looks at all weights, or gives up."""
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, lr)
-        self.meter = SimpleNamespace(steps=0)
-
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            group["steps"] = group.get("steps", 0) + 1
-            if group.get("all"):
-                group["norm"] = sum(p.norm().item() for p in group["params"])
-            if group.get("object"):
-                self.meter.steps += 1
-            if group.get("inner"):
-                self.inner = SGD(group["params"])
-            if group.get("fails") and len(group["params"]) == 1:
-                raise ValueError("no more")
-        return super().step(closure)
-
-
-def test_options_that_an_optimizer_changes(both: Any) -> None:
-    placed, model, alone = both
-    mine, same = placed.optimizer(Counting, lr=0.1), Counting(alone.parameters(), lr=0.1)
-    for step in range(2):
-        for one, optimizer in ((model, mine), (alone, same)):
-            backward(one, optimizer)
-            optimizer.step()
-            assert optimizer.param_groups[0]["steps"] == step + 1
-    assert_alike(model, alone)
-    for option, error, says in (
-        (
-            "all",
-            InputError,
-            "^Counting makes 'norm' of all weights of a group, and no piece has all",
-        ),
-        ("object", InputError, "^Counting changes its 'meter', which each piece would: have"),
-        ("inner", InputError, "^Counting has 'inner', another optimizer, which does not know"),
-        ("fails", ValueError, "no more"),
-    ):
-        backward(model, mine)
-        mine.param_groups[0][option] = True
-        with pytest.raises(error, match=says):
-            mine.step()
-        mine.param_groups[0][option], mine.inner = False, None
-        assert all(p.device.type == "cpu" for p in model.parameters())
-        assert len(mine.param_groups[0]["params"]) == len(list(model.parameters()))
-    assert backward(model, mine) > 0
-
-
-class Clips(SGD):
+class Clips(optim.SGD):
     """An optimizer that clips by the norm of all gradients that it sees."""
 
     def step(self, closure: Any = None) -> Any:
@@ -303,16 +225,50 @@ class Clips(SGD):
         return super().step(closure)
 
 
-def test_what_is_no_optimizer_and_state_that_is_not_pinned(sim: ModuleType, both: Any) -> None:
+@pytest.mark.parametrize(
+    "kind", [list, Clips, optim.LBFGS, optim.Muon, optim.SparseAdam, functools.partial(AdamW)]
+)
+def test_what_is_known_of_no_other_optimizer_is_refused(both: Any, kind: Any) -> None:
+    with pytest.raises(InputError, match=r"^\w+ is none .* RAdam, .* placed.optimizer$"):
+        both[0].optimizer(kind, lr=0.1)
+
+
+@pytest.mark.parametrize("option", ["capturable", "differentiable"])
+def test_options_that_pieces_cannot_have_are_refused(both: Any, option: str) -> None:
     placed, model, alone = both
-    with pytest.raises(InputError, match=r"^optimizer is a list, not a torch\.optim\.Optimizer$"):
-        placed.optimizer(list)
-    with pytest.raises(InputError, match=r"^LBFGS calls the model within its step, and no"):
-        placed.optimizer(LBFGS)
-    with pytest.raises(InputError, match=r"^Clips makes the update of a weight of other gradients"):
-        placed.optimizer(Clips, lr=0.1)
+    with pytest.raises(InputError, match=f"^{option}=True: updates by pieces are neither"):
+        placed.optimizer(AdamW, **{option: True})
+    mine, same = placed.optimizer(AdamW, groups(model)[:1]), AdamW(groups(alone))
+    mine.add_param_group({**groups(model)[1], option: True})
+    backward(alone, same)
+    backward(model, mine)
+    with pytest.raises(InputError, match=f"^{option}=True: updates by pieces are neither"):
+        mine.step()
+    mine.param_groups[1][option] = False
+    mine.step()
+    same.step()
+    assert_alike(model, alone)
+
+
+def test_an_update_that_fails_leaves_weights_where_they_were(both: Any) -> None:
+    placed, model, alone = both
+    mine = placed.optimizer(AdamW, groups(model))
+    backward(model, mine)
+    mine.param_groups[1]["betas"] = None
+    with pytest.raises(TypeError, match="cannot unpack"):
+        mine.step()
+    assert all(
+        one.device.type == "cpu"
+        for p in model.parameters()
+        for one in (p, p.grad)
+        if one is not None
+    )
+    assert len(mine.param_groups[1]["params"]) == len(groups(alone)[1]["params"])
+
+
+def test_state_that_is_not_pinned(sim: ModuleType, both: Any) -> None:
+    placed, model, alone = both
     mine, same = placed.optimizer(AdamW, lr=0.01), AdamW(alone.parameters(), lr=0.01)
-    assert placed.optimizer(lambda *_, **__: mine) is mine
     backward(alone, same)
     backward(model, mine)
     gc.collect()

@@ -473,6 +473,7 @@ def faults(_: Path) -> dict[str, str]:
     said["clip"] = said_by(lambda: norm(model.parameters(), 1.0))
     said["norm"] = str(placed.clip_grad_norm_(0.5).item())
     said["mixes"] = said_by(Clips(model.parameters(), 0.1).step)
+    said["mixes own"] = said_by(type("Own", (torch.optim.SGD,), {})(own(placed).values(), 0.0).step)
     if rank == 1:
         fail_once("_laid_out", 5)  # where others have made a part of their gradients
     said["laid"], said["laid kept"] = failing(placed, x, targets)

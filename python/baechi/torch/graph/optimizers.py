@@ -56,6 +56,15 @@ _MADE: dict[str, Made] = {
 }
 
 
+# PyTorch's own whose update of a weight reads that weight, its gradient and its state alone; what
+# is derived of them may read others.
+BY_PIECES: frozenset[Any] = frozenset(
+    {optim.SGD, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam, optim.RMSprop}
+    | {optim.Adagrad, optim.Adadelta, optim.ASGD, optim.Rprop, optim.Adafactor}
+)
+SEPARATE = BY_PIECES | {optim.SparseAdam, optim.Muon}  # of sparse gradients; takes much on its way
+
+
 @dataclass(frozen=True)
 class Updates:
     """What one optimizer does with each weight."""
@@ -117,34 +126,6 @@ def _of(cls: type, settings: dict[str, Any], *weights: torch.Tensor) -> optim.Op
 
 def _settings(optimizer: optim.Optimizer) -> dict[str, Any]:
     return {k: v for group in optimizer.param_groups[:1] for k, v in group.items() if k != "params"}
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def mixes_gradients(optimizer: optim.Optimizer) -> bool:
-    """Tell whether an update of a weight follows gradients of others, by steps of two small ones.
-
-    It is not known of one whose steps need more than gradients.
-    """
-    device = optimizer.param_groups[0]["params"][0].device
-    others = [] if device.type == "cpu" else [device]
-
-    def stepped(factor: float) -> torch.Tensor:
-        weights = [torch.nn.Parameter(torch.eye(4, device=device)) for _ in range(2)]
-        made = _of(type(optimizer), _settings(optimizer), *weights)
-        kind = device.type if others else "cuda"
-        with torch.random.fork_rng(others, device_type=kind):  # both draw the same numbers
-            for _ in range(4):
-                for weight, times in zip(weights, (1.0, factor), strict=True):
-                    weight.grad = torch.full_like(weight, 0.5 * times)
-                made.step()
-        return weights[0].detach()
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return not torch.allclose(stepped(1.0), stepped(1e3), equal_nan=True)
-    except Exception:
-        return False
 
 
 def _kept(cls: type, of_one: Made, dtype: torch.dtype) -> list[float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from baechi._core import InputError
 from baechi.torch.capture.loss import tensors_in
-from baechi.torch.graph.optimizers import mixes_gradients
+from baechi.torch.graph.optimizers import SEPARATE
+from baechi.torch.run.piecewise import kind_of
 
 _SHOWN = frozenset(  # what it is, whatever its values are
     {"shape", "dtype", "device", "layout", "ndim", "requires_grad", "grad_fn", "is_leaf"}
@@ -108,16 +108,11 @@ def _before_step(optimizer: Optimizer, *_: Any) -> None:
     """Have a step of an optimizer leave out what is elsewhere, which others must not follow."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     away = [weight for weight in weights if isinstance(weight.grad, ElsewhereGradient)]
-    if away and optimizer not in _SEPARATE:
-        if mixes_gradients(optimizer):
-            raise InputError(
-                f"{type(optimizer).__name__} makes the update of a weight of other gradients, too, "
-                "and this rank has a part of them: if it clips, have placed.clip_grad_norm_ do "
-                "that; else take one that does not"
-            )
-        _SEPARATE.add(optimizer)
+    if away and kind_of(optimizer) not in SEPARATE:
+        raise InputError(
+            f"{type(optimizer).__name__} may make the update of a weight of other gradients, too, "
+            "and this rank has a part of them: take one of torch.optim, not LBFGS, beside "
+            "placed.clip_grad_norm_, or give it only weights that this rank has"
+        )
     for weight in away:
         weight.grad = None
-
-
-_SEPARATE = weakref.WeakSet[Optimizer]()  # that update each weight by its own gradient

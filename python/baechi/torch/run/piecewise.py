@@ -1,61 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of weights that are away: piece by piece on their devices, by the user's own optimizer.
+"""Updates of weights that are away: piece by piece on their devices, by PyTorch's own optimizers.
 
 Beyond the paper. Weight, gradient and state of a piece come to the device, the optimizer runs on
 them there, and weight and state go back, while the next piece comes. Each is on a stream of its
-own; the memory belongs to the stream that computes, which waits for a piece to be gone.
+own; the memory belongs to the stream that computes, which waits for a piece to be gone. PyTorch's
+optimizers change weights and state in place and gradients not at all, and count steps by weight.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from baechi._core import InputError
-from baechi.torch.graph.optimizers import mixes_gradients, updates_of
+from baechi.torch.graph.optimizers import BY_PIECES, updates_of
 from baechi.torch.program.peaks import whole
-from baechi.torch.run.counts import Counts
-from baechi.torch.where.moving import listed, map_tensors
 from baechi.torch.where.pinned import pin
 
+_WAY_OUT = "have it update them on the host, without placed.optimizer"
 _PIECES = 16  # of what a device updates, at least: the first comes, and the last goes, alone
 
 # What each device updates of what is on the host, and how many bytes are free there.
 Room = Mapping[torch.device, tuple[int, Sequence[torch.Tensor]]]
 
 
-def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
-    """Have an optimizer update weights on devices that do not keep them; it stays the same object.
+def piecewise(
+    kind: Any, params: Any, options: dict[str, Any], room: Callable[[], Room]
+) -> Optimizer:
+    """Make an optimizer that updates weights on devices that do not keep them.
 
     Args:
-        optimizer: Any whose update of a weight reads that weight, its gradient and its state.
+        kind: One of PyTorch's own classes of `BY_PIECES`.
+        params: As the class takes them.
+        options: Of the class.
         room: Is asked in each step.
 
     """
-    if not isinstance(optimizer, Optimizer):
-        raise InputError(f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
-    if isinstance(optimizer, _Piecewise):
-        return optimizer
-    kind = type(optimizer)
-    closure = inspect.signature(kind.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if kind not in BY_PIECES:
+        given = kind if isinstance(kind, type) else type(kind)
         raise InputError(
-            f"{kind.__name__} calls the model within its step, and no piece has all weights: have "
-            "it update them on the host, without placed.optimizer"
+            f"{given.__name__} is none of the optimizers that go by pieces "
+            f"({', '.join(sorted(one.__name__ for one in BY_PIECES))}), of whose updates it is "
+            f"known that they read one weight, its gradient and its state: {_WAY_OUT}"
         )
-    if mixes_gradients(optimizer):
-        raise InputError(
-            f"{kind.__name__} makes the update of a weight of other gradients, too, and no piece "
-            "has all: if it clips, have placed.clip_grad_norm_ do that; else have it update them "
-            "on the host, without placed.optimizer"
-        )
+    optimizer: Optimizer = kind(params, **options)
+    _check(optimizer)
     try:
         kept = updates_of(optimizer).kept
     except InputError:  # its step fails without values
@@ -66,6 +61,22 @@ def piecewise(optimizer: Any, room: Callable[[], Room]) -> Optimizer:
     vars(optimizer).pop("_step_supports_amp_scaling", None)  # kernels of one device scale gradients
     optimizer.__setstate__({})  # its hooks run once in a step
     return optimizer
+
+
+def kind_of(optimizer: Optimizer) -> type[Optimizer]:
+    """Return the class that an optimizer was made by."""
+    return optimizer.kind if isinstance(optimizer, _Piecewise) else type(optimizer)
+
+
+def _check(optimizer: Optimizer) -> None:
+    """Raise InputError for options by which a step stays where it began; groups may come later."""
+    for group in optimizer.param_groups:
+        for option in ("capturable", "differentiable"):
+            if group.get(option):
+                raise InputError(
+                    f"{option}=True: updates by pieces are neither captured nor differentiated; "
+                    f"{_WAY_OUT}"
+                )
 
 
 class _Piecewise(Optimizer):
@@ -91,6 +102,7 @@ class _Piecewise(Optimizer):
         return loss
 
     def _update(self) -> None:
+        _check(self)
         run = _Run(self)
         memories = Counter(map(_memory, run.params))
         alone = {id(p) for p in run.params if _is_plain(p) and memories[_memory(p)] == 1}
@@ -111,7 +123,7 @@ class _Piecewise(Optimizer):
             for lane in lanes:
                 lane.end()
         if not self._refused:
-            why = pin(one for p in run.params if id(p) in there for one in listed(self.state[p]))
+            why = pin(one for p in run.params if id(p) in there for one in run.kept_of(p).values())
             self._refused = why is not None
             if why is not None:
                 warnings.warn(
@@ -127,22 +139,16 @@ class _Run:
         self.optimizer, self.groups = optimizer, optimizer.param_groups
         self.all = [group["params"] for group in self.groups]
         self.params = [p for those in self.all for p in those if p.grad is not None]
-        step: Any = optimizer.kind.step
-        self._step = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._counted = {  # on the device: of a number, it is not for optimizers to look at
-            id(p)
-            for group in self.groups
-            if group.get("fused") or group.get("capturable")
-            for p in group["params"]
+        self._step: Any = optimizer.kind.step.__wrapped__
+        self._fused = {
+            id(p) for group in self.groups if group.get("fused") for p in group["params"]
         }
-        self._counts = Counts(optimizer)
 
     def __call__(self, params: Iterable[torch.Tensor]) -> None:
         """Update weights, each with its gradient and state where it is now."""
         chosen = {id(p) for p in params}
         if not chosen and self.params:
             return
-        self._counts.put_back()
         for group, every in zip(self.groups, self.all, strict=True):
             group["params"] = [p for p in every if id(p) in chosen]
         try:
@@ -150,23 +156,22 @@ class _Run:
         finally:
             for group, every in zip(self.groups, self.all, strict=True):
                 group["params"] = every
-        self._counts.check()
 
     @property
     def state(self) -> dict[Any, Any]:
         """What the optimizer keeps beside weights."""
         return self.optimizer.state
 
-    def state_of(
-        self, p: torch.Tensor, room: Callable[[torch.Tensor], torch.Tensor]
-    ) -> dict[str, Any]:
-        """Return the state of a weight with other tensors for those that updates read there.
+    def kept_of(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the state of a weight that updates read where the weight is.
 
         As for `load_state_dict` that is all but the number of steps, unless a kernel counts it.
         """
-        stays = {"step"} if id(p) not in self._counted else {}
         found = self.state.get(p, {}).items()
-        return {key: v if key in stays else map_tensors(room, v) for key, v in found}
+        tensors = {key: one for key, one in found if isinstance(one, torch.Tensor)}
+        if id(p) not in self._fused:
+            tensors.pop("step", None)
+        return tensors
 
     def has_state(self, p: torch.Tensor) -> bool:
         """Tell whether an update makes no new state."""
@@ -174,7 +179,7 @@ class _Run:
 
     def bytes_of(self, p: torch.Tensor) -> int:
         """Return what an update of a weight takes on a device."""
-        kept = [one.nbytes for one in listed(self.state.get(p, {}))]
+        kept = [one.nbytes for one in self.kept_of(p).values()]
         own = whole(p.nbytes)  # beside it its gradient, and what updates make on their way
         return 4 * own + sum(map(whole, kept or self.optimizer.kept(p)))
 
@@ -196,8 +201,6 @@ class _There:
     weight: torch.Tensor
     gradient: torch.Tensor
     state: dict[str, Any]
-    hosts: dict[int, torch.Tensor]  # the tensor on the host of each of the state, by its id
-    left: list[torch.Tensor] = field(default_factory=list)  # what it is when it goes
 
 
 class _Lane:
@@ -220,7 +223,6 @@ class _Lane:
         self._between: deque[Sequence[torch.Tensor]] = deque()
         self._here: deque[_Piece] = deque()
         self._leaving: deque[_Piece] = deque()
-        self._before: list[Any] = []
         self._comes, self._goes = torch.Stream(device), torch.Stream(device)
 
     def take(self, params: Sequence[torch.Tensor]) -> None:
@@ -265,20 +267,17 @@ class _Lane:
     def _fetch(self, piece: _Piece) -> None:
         self._free -= piece.bytes
         brought: list[tuple[torch.Tensor, torch.Tensor]] = []
-        copies: dict[int, torch.Tensor] = {}  # a state may have one tensor twice
 
         def room(host: torch.Tensor) -> torch.Tensor:
-            if id(host) not in copies:
-                copies[id(host)] = torch.empty_like(host, device=self.device)
-                brought.append((copies[id(host)], host))
-            return copies[id(host)]
+            made = torch.empty_like(host, device=self.device)
+            brought.append((made, host))
+            return made
 
         for p in piece.params:
             assert p.grad is not None
-            weight, gradient, before = room(p.data), room(p.grad), len(brought)
-            state = self._run.state_of(p, room)
-            hosts = {id(made): host for made, host in brought[before:]}
-            piece.there.append(_There(weight, gradient, state, hosts))
+            state = {key: room(one) for key, one in self._run.kept_of(p).items()}
+            state = {**self._run.state.get(p, {}), **state}
+            piece.there.append(_There(room(p.data), room(p.grad), state))
         # Who had this memory before has been asked for by now.
         self._comes.wait_event(self._computing().record_event())
         with self._comes:
@@ -291,64 +290,31 @@ class _Lane:
         piece = self._here.popleft()
         computing = self._computing()
         computing.wait_event(piece.event)
-        homes = [(p.data, p.grad, self._run.state.get(p)) for p in piece.params]
-        self._before.append(homes)  # copies of what the host lets go of may not have ended
+        homes = [(p.data, p.grad, self._run.state.get(p, {})) for p in piece.params]
         for p, there in zip(piece.params, piece.there, strict=True):
             _set(p, there.weight, there.gradient)
             self._run.state[p] = there.state
-        came = [there.gradient._version for there in piece.there]
         try:
             self._run(piece.params)
-        except BaseException:
+        finally:
             for p, (weight, gradient, state) in zip(piece.params, homes, strict=True):
                 _set(p, weight, gradient)
-                self._run.state[p] = state or {}
-            raise
+                self._run.state[p] = state
         self._goes.wait_event(computing.record_event())
         with self._goes:
-            pairs = zip(piece.params, piece.there, homes, came, strict=True)
-            for p, there, (weight, gradient, state), version in pairs:
-                there.left.append(p.data)
-                weight.copy_(p.data, non_blocking=True)
-                if p.grad is None:  # some let go of it
-                    gradient = None
-                elif p.grad is not there.gradient or p.grad._version != version:
-                    there.left.append(p.grad)
-                    gradient.copy_(p.grad, non_blocking=True)
-                _set(p, weight, gradient)
-                self._run.state[p] = self._kept(there, self._run.state[p], state or {})
+            for there, (weight, _, state) in zip(piece.there, homes, strict=True):
+                weight.copy_(there.weight, non_blocking=True)
+                for key, value in there.state.items():
+                    if not isinstance(value, torch.Tensor) or value.device != self.device:
+                        state[key] = value
+                        continue
+                    if key not in state:
+                        state[key] = torch.empty_like(value, device="cpu")
+                    state[key].copy_(value, non_blocking=True)
         piece.event = self._goes.record_event()
         self._leaving.append(piece)
         if self._between:
             self._run(self._between.popleft())
-
-    def _kept(
-        self, there: _There, state: Mapping[str, Any], before: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Put a state to the host; return what it is there."""
-        key = ""
-        homes: dict[int, torch.Tensor] = {}
-        taken = {id(there.hosts.get(id(one))) for one in listed(state)}  # still by some name
-
-        def put(tensor: torch.Tensor) -> torch.Tensor:
-            if tensor.device != self.device:
-                return tensor
-            if id(tensor) in homes:
-                return homes[id(tensor)]
-            there.left.append(tensor)
-            host, like = there.hosts.get(id(tensor)), (tensor.shape, tensor.dtype)
-            if host is None and id(host := before.get(key)) in taken:
-                host = None
-            if not isinstance(host, torch.Tensor) or (host.shape, host.dtype) != like:
-                host = torch.empty_like(tensor, device="cpu")
-            taken.add(id(host))
-            homes[id(tensor)] = host
-            return host.copy_(tensor, non_blocking=True)
-
-        found = {}
-        for key, value in state.items():
-            found[key] = map_tensors(put, value)
-        return found
 
     def _let_go(self) -> None:
         piece = self._leaving.popleft()
