@@ -18,6 +18,7 @@
 #include "baechi/base/near_name.h"
 #include "baechi/base/version.h"
 #include "baechi/io/text/source_place.h"
+#include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
 namespace {
@@ -163,29 +164,17 @@ std::string examples_footer(std::string_view examples) {
   return text;
 }
 
-// What an earlier version had, and what does it now.
-constexpr std::pair<std::string_view, std::string_view> kGone[] = {
-    {"score", "`baechi simulate` says what a placement takes"},
-    {"--objective", "`baechi place` makes the step of our simulator short"},
-};
-
-void refuse_gone(std::string_view place, std::string_view name) {
-  for (const auto& [gone, instead] : kGone)
-    if (name == gone)
-      throw InputError(std::string(place),
-                       std::string(gone) + " is no longer there: " + std::string(instead));
-}
-
 // CLI11 would only say that it did not expect the argument.
 void refuse_unknown_option(const CLI::App& app) {
   for (const std::string& text : app.remaining()) {
     if (!text.starts_with("--")) continue;
-    refuse_gone(app.get_name(), text.substr(0, text.find('=')));
+    const std::string name = text.substr(0, text.find('='));
+    if (const std::string gone = gone_option(name.substr(2), Entrance::kCommandLine); !gone.empty())
+      throw InputError(app.get_name(), gone);
     std::vector<std::string> known;
     for (const CLI::Option* option : app.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    throw InputError(
-        unknown_option(app.get_name(), printable(text.substr(0, text.find('=')), 40), known));
+    throw InputError(unknown_option(app.get_name(), printable(name, 40), known));
   }
 }
 
@@ -196,7 +185,9 @@ void check_command_name(std::string_view name) {
     if (command.name == name) return;
     known.emplace_back(command.name);
   }
-  refuse_gone("command line", name);
+  if (name == "score")  // of an earlier version
+    throw InputError("command line",
+                     "score is no longer there: `baechi simulate` says what a placement takes");
   const std::string shown = printable(name, 40);
   throw InputError("command line",
                    "there is no subcommand '" + shown + "'" + meant_by(shown, known));

@@ -230,7 +230,6 @@ extern const Command kPlaceCommand{
         "baechi place model.json --cluster cluster.json --method all\n"
         "baechi place step.pb --costs gpu=rtx3090 --cluster 4x8GiB -o placed.pb\n"
         "baechi place model.onnx --costs gpu=rtx3090 --batch 8 --cluster 4x8GiB -o placed.onnx\n"
-        "baechi place model.json --cluster 4x8GiB --robust 30%\n"
         "baechi place micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
         "baechi place model.json --cluster 4x8GiB --method m-sct --lp exact --json\n"
         "baechi place model.json --cluster paper --method m-sct --paper",

@@ -15,14 +15,9 @@ namespace baechi::cli {
 namespace {
 
 struct TypeName {
-  const PlannerOption& option;
-
   std::string operator()(const OneOf&) const { return "NAME"; }
   std::string operator()(const Seconds&) const { return "TIME"; }
   std::string operator()(double*) const { return "X"; }
-  std::string operator()(std::optional<double>*) const {
-    return option.implied.empty() ? "X%" : "[X%]";
-  }
   std::string operator()(Counts*) const { return "N|auto"; }
   template <class Other>
   std::string operator()(const Other&) const {
@@ -42,11 +37,8 @@ void add_option(OptionSet& set, const PlannerOption& option, StepRequest& reques
   const auto read = [&option, &request](const std::string& text) {
     read_option(option, text, request, Entrance::kCommandLine);
   };
-  const std::string given = value_text(option, request);
   Option added = set.add(names, read, help);
-  added.type_name(std::visit(TypeName{option}, field))
-      .show_default(given.empty() ? std::string(option.implied) : given);
-  if (!option.implied.empty()) added.values(0, 1);
+  added.type_name(std::visit(TypeName{}, field)).show_default(value_text(option, request));
   if (std::holds_alternative<Counts*>(field)) added.suggest({"auto"});
   if (const OneOf* const named = std::get_if<OneOf>(&field)) {
     std::vector<std::string> known;

@@ -556,12 +556,6 @@ class Plan:
         """What the Graph Optimizer did for the paper's methods, in order."""
 
     @property
-    def improvements(self) -> list[tuple[int, int, str]]:
-        """
-        (nanoseconds since planning began, step in nanoseconds, method) of each step that was shorter than all before; empty unless place_graph was asked for improvements.
-        """
-
-    @property
     def fallbacks(self) -> list[str]:
         """What it took to fit: 'headroom', 'reserve', 'repair', ..."""
 

@@ -90,8 +90,6 @@ class PlaceOptions(StudyOptions, total=False):
             approx or exact. By default true.
         expert: A placement for method expert to follow, for gpipe, 1f1b and zb-h1 to take as
             stages, and for method all to show. By default none.
-        robust: Of the methods' plans, take the one whose worst step is shortest when costs are
-            wrong by up to this part: a part from 0 to 1, such as 0.2 or 20%. By default none.
         tidy: Let the step grow by up to 0.3%, not 0.05%, to move small islands of operators to a
             neighbour's device. By default false.
         micro_batches: How many micro-batches a step has. Each is as large as the graph or, with a
@@ -116,8 +114,6 @@ class PlaceOptions(StudyOptions, total=False):
         place_copies: With residency, where the copies of an operator for the micro-batches may be:
             together: all on one device; free: each wherever it ends first; the step's operators are
             there once. By default together.
-        improvements: Record in the plan when and how the search found each shorter step. By default
-            false.
         bounds: Compute lower bounds and the gap. By default true.
         suggest: Search for what would make a plan fit if none does. By default true.
 
@@ -127,12 +123,10 @@ class PlaceOptions(StudyOptions, total=False):
     lp_threshold: float
     complete_matching: bool
     expert: Mapping[str, str] | None
-    robust: str | float | None
     tidy: bool
     replicas: str | int | Sequence[int]
     recompute: str
     residency: str
     place_copies: str
-    improvements: bool
     bounds: bool
     suggest: bool

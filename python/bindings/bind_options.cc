@@ -57,8 +57,7 @@ std::string texts_of(nb::handle values) {
 void read_keyword(const PlannerOption& option, nb::handle value, Asked& asked) {
   const OptionField field = option.field(asked.request);
   const bool placement = std::holds_alternative<const Placement**>(field);
-  if (value.is_none() && (placement || std::holds_alternative<std::optional<double>*>(field) ||
-                          std::holds_alternative<std::optional<std::int64_t>*>(field)))
+  if (value.is_none() && (placement || std::holds_alternative<std::optional<std::int64_t>*>(field)))
     return;
   if (std::holds_alternative<Counts*>(field))
     return read_option(option, texts_of(value), asked.request, Entrance::kPython);
@@ -80,7 +79,6 @@ struct PythonType {
   std::string operator()(std::uint64_t*) const { return "int"; }
   std::string operator()(double*) const { return "float"; }
   std::string operator()(Seconds) const { return "str | float"; }
-  std::string operator()(std::optional<double>*) const { return "str | float | None"; }
   std::string operator()(std::optional<std::int64_t>*) const { return "int | None"; }
   std::string operator()(Counts*) const { return "str | int | Sequence[int]"; }
   std::string operator()(const OneOf&) const { return "str"; }
@@ -110,8 +108,11 @@ Asked asked_of(const nb::dict& options, Taker taker, const std::string& who, Ste
   for (const auto [key, value] : options) {
     const auto name = nb::cast<std::string>(key);
     const auto option = std::ranges::find(planner_options(), name, &PlannerOption::name);
-    if (option == planner_options().end() || (option->takers & taker) == 0)
+    if (option == planner_options().end() || (option->takers & taker) == 0) {
+      if (const std::string gone = gone_option(name, Entrance::kPython); !gone.empty())
+        throw InputError(who, gone);
       throw InputError(unknown_option(who, printable(name, 40), others));
+    }
     read_keyword(*option, value, asked);
   }
   return asked;

@@ -308,17 +308,6 @@ void bind_plan(nb::module_& m) {
           "passes", [](const PlanHandle& h) { return h.plan.passes; },
           "What the Graph Optimizer did for the paper's methods, in order.")
       .def_prop_ro(
-          "improvements",
-          [](const PlanHandle& h) {
-            std::vector<std::tuple<std::int64_t, std::int64_t, std::string>> rows;
-            for (const Improvement& improvement : h.plan.improvements)
-              rows.emplace_back(improvement.after.count(), improvement.step.count(),
-                                improvement.method);
-            return rows;
-          },
-          "(nanoseconds since planning began, step in nanoseconds, method) of each step that was "
-          "shorter than all before; empty unless place_graph was asked for improvements.")
-      .def_prop_ro(
           "fallbacks", [](const PlanHandle& h) { return h.plan.fallbacks; },
           "What it took to fit: 'headroom', 'reserve', 'repair', ...")
       .def_prop_ro("notes", [](const PlanHandle& h) { return h.plan.notes; })

@@ -497,11 +497,6 @@ def test_operators_may_have_any_name(run: Run, tmp_path: Path) -> None:
     assert place_and_verify(run, graph, "-c", "2x1GiB", "--micro-batches", "3")[0] == 0
 
 
-def test_robust_is_refused(run: Run, llama: dict[int, Path]) -> None:
-    done = run("place", llama[1], *DEVICES, "--micro-batches", "2", "--robust", "20%", code=2)
-    assert "compared by their steps alone" in done.stderr
-
-
 @pytest.mark.parametrize("recompute", ["none", "auto"])
 def test_who_stops_a_search_gets_the_best_plan_so_far(
     run: Run, command: str, llama: dict[int, Path], tmp_path: Path, recompute: str

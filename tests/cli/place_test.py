@@ -112,7 +112,6 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
         (["--budget", "3parsecs"], {"budget": "3parsecs"}, f"expected {TIME}, found '3parsecs'"),
         (["--budget", "-1s"], {"budget": -1}, f"expected {TIME}, found '-1s'"),
         (["--budget", "2000000s"], {"budget": 2_000_000}, f"expected {TIME}, found '2000000s'"),
-        (["--robust", "120%"], {"robust": "120%"}, "expected a part from 0 to 1, such as 0.2 or "),
         (["--lp", "guess"], {"lp": "guess"}, "expected one of matching, approx or exact, found"),
         (["--method", "magic"], {"method": "magic"}, "expected one of auto, refine, all, m-topo, "),
         (
@@ -137,7 +136,6 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
             {"tidy": True, "paper": True},
             "it is beyond the paper: leave out ",
         ),
-        (["--tidy", "--robust"], {"tidy": True, "robust": 0.2}, "a robust plan is chosen by its "),
         (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
     ],
 )
@@ -161,6 +159,13 @@ def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> No
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, method="M-EFT")
 
 
+@pytest.mark.parametrize("name", ["robust", "improvements", "objective"])
+def test_an_option_that_is_gone_says_so(run: Run, graph: Path, name: str) -> None:
+    run("place", graph, "-c", CLUSTER, f"--{name}", code=2, says=f"--{name} is no longer there: ")
+    with pytest.raises(baechi.InputError, match=f"place_graph: {name} is no longer there: "):
+        baechi.place_graph(baechi.Graph.load(graph), CLUSTER, **{name: 1})  # type: ignore[arg-type]
+
+
 def test_an_unknown_option_says_which_one_was_meant(run: Run, graph: Path) -> None:
     words = "has no option '--seeed'; did you mean '--seed'?"
     run("place", graph, "-c", CLUSTER, "--seeed", "3", code=2, says=f"place {words}")
@@ -178,28 +183,6 @@ def test_a_plus_has_devices_on_both_sides(run: Run, graph: Path, line: str) -> N
 def test_the_largest_numbers_are_taken(run: Run, graph: Path) -> None:
     largest = ["--seed", str(2**64 - 1), "--lp-threshold", "0.5", "--threads", "2"]
     run("place", graph, "-c", CLUSTER, "-m", "random", *largest)
-
-
-def test_the_log_of_improvements_ends_with_the_plan(run: Run, graph: Path, tmp_path: Path) -> None:
-    command = ["place", graph, "-c", "2x1GiB", "--budget", "20ms", "-o"]
-    paths = tmp_path / "plain.json", tmp_path / "logged.json"
-    run(*command, paths[0])
-    run(*command, paths[1], "--improvements")
-    plain, logged = (json.loads(path.read_text()) for path in paths)
-    rows = logged.pop("improvements")
-    assert logged == plain
-    assert rows[-1]["step"] == logged["makespan"]
-    assert [row["after"] for row in rows] == sorted(row["after"] for row in rows)
-    assert {row["method"] for row in rows} & {"m-topo", "m-etf", "chain", "single"}
-    run("verify", graph, paths[1])
-    plan = baechi.place_graph(
-        baechi.Graph.load(graph), "2x1GiB", budget="20ms", improvements=True, suggest=False
-    )
-    assert [(step, by) for _, step, by in plan.improvements] == [
-        (row["step"], row["method"]) for row in rows
-    ]
-    for more in (["--micro-batches", "2"], ["--recompute", "auto"]):
-        run(*command, paths[1], "--improvements", *more, code=2, says="--improvements: ")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -331,11 +314,6 @@ def change_memory_mode(document: dict[str, Any]) -> None:
     document["memory_mode"] = other[document["memory_mode"]]
 
 
-def claim_a_better_search(document: dict[str, Any]) -> None:
-    improvement = {"after": 5, "step": document["makespan"] - 1, "method": "refine"}
-    document["improvements"] = [improvement]
-
-
 def claim_a_shorter_step(document: dict[str, Any]) -> None:
     row = next(row for row in document["methods"] if row["method"] == document["method"])
     row["makespan"] -= 1
@@ -363,7 +341,6 @@ def name_another_operator_at_the_peak(document: dict[str, Any]) -> None:
         (add_one("devices", 0, "busy"), "is busy for "),
         (add_one("devices", 0, "sent"), "' sends "),
         (add_one("devices", 1, "received"), "' receives "),
-        (claim_a_better_search, "the last of its improvements claims a step of "),
         (claim_a_shorter_step, "the row of method 'm-etf' claims a step of "),
         (rename_graph, "the plan is for the graph 'another', not for 'layered'"),
         (change_memory_mode, "the plan is for a graph with memory mode "),

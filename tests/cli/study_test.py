@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""what-if, sweep, min, sensitivity and place --robust: exit codes, tables and documents."""
+"""what-if, sweep, min and sensitivity: exit codes, tables and documents."""
 
 from __future__ import annotations
 
@@ -174,19 +174,6 @@ def test_sensitivity_tells_the_distribution(run: Run, graph: Path) -> None:
     for option in (["--off-by", "120%"], ["--off-by", "x"], ["--samples", "0"]):
         wrong = run(*arguments[:4], *option, code=2)
         assert option[0] in wrong.stderr
-
-
-def test_a_robust_plan_is_chosen_by_its_worst_step(run: Run, graph: Path, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    for robust in (["--robust"], ["--robust", "50%"]):
-        result = run("place", graph, "-c", "2x8GiB", "--budget", "10ms", "-o", path, *robust)
-        part = robust[1] if len(robust) > 1 else "20%"
-        assert "shortest worst step" in result.stderr
-        assert f"off by up to {part} " in result.stderr
-        assert "robust: of " in json.loads(path.read_text())["notes"][-1]
-        run("verify", graph, path)
-    wrong = run("place", graph, "-c", "2x8GiB", "--robust", "x", code=2)
-    assert "--robust" in wrong.stderr
 
 
 @pytest.mark.parametrize("name", ["explain", "what-if", "sweep", "min", "sensitivity"])

@@ -31,13 +31,6 @@ struct ReadInto {
   } catch (const InputError&) {
     return false;
   }
-  bool operator()(std::optional<double>* value) const {
-    const bool percent = text.ends_with('%');
-    double part = 0;
-    if (!read_number(percent ? text.substr(0, text.size() - 1) : text, part)) return false;
-    *value = percent ? part / 100 : part;
-    return true;
-  }
   bool operator()(std::optional<std::int64_t>* value) const {
     return read_number(text, value->emplace());
   }

@@ -14,7 +14,7 @@
 #include "baechi/place/pipeline/pipeline.h"
 #include "baechi/plan/attempt/attempt.h"
 #include "baechi/plan/attempt/canonical_costs.h"
-#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/search_log.h"
 #include "baechi/plan/attempt/simulated_plan.h"
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/fit/suggestions.h"
@@ -95,9 +95,6 @@ void check(const PlanRequest& request) {
   check_ranges({.search = request});
   if (places_in_stages(request.method))
     throw OptionError("method", for_several_only(request.method));
-  if (request.tidy && request.robust.has_value())
-    throw OptionError("tidy",
-                      "a robust plan is chosen by its longest step: leave out one of the two");
 }
 
 Unplaceable with_suggestions(const CostModel& costs, const PlanRequest& request, double share,
@@ -124,7 +121,7 @@ std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
     return (reached.has_value() && reached->value >= searched.makespan) ||
            (!bounds.empty() && bounds.front().value >= searched.makespan);
   };
-  if (request.robust.has_value() || is_optimum()) return std::nullopt;
+  if (is_optimum()) return std::nullopt;
   Time may_lose(searched.makespan.count() / 10'000 * (request.tidy ? 30 : 5));
   if (!request.tidy)  // a step may not be longer than that of a method alone
     for (const Attempt& attempt : attempts)
@@ -165,7 +162,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
                              .more_devices = {},
                              .methods = {}});
 
-  ImprovementLog log(request);
+  SearchLog log(request);
   std::vector<NamedBound> bounds;
   if (request.watch && request.bounds) bounds = lower_bounds(costs);
   if (!bounds.empty()) log.add({.bound = bounds.front().value});
@@ -205,20 +202,6 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
         best = &attempt;
   if (request.place.order == ExecutionOrder::kNone && !request.paper)
     best = &attempts[most_robust_of_fastest(costs, attempts, request)];
-  if (request.robust.has_value()) {
-    try {
-      RobustChoice choice = choose_robust(costs, attempts,
-                                          {.fraction = *request.robust,
-                                           .seed = request.place.seed,
-                                           .threads = request.threads,
-                                           .cancel = request.place.cancel});
-      best = &attempts[choice.attempt];
-      portfolio.notes.push_back(std::move(choice.note));
-    } catch (const Cancelled&) {  // anytime: the plan that there is stays
-      portfolio.notes.emplace_back(
-          "robust: you stopped before the plans were compared; this one has the shortest step");
-    }
-  }
   // A method's own plan stays what it is: the search begins with it, and ends with it if with no other.
   const auto searched = std::ranges::find_if(attempts, [&](const Attempt& attempt) {
     return attempt.placer == nullptr && attempt.placed.has_value() &&
@@ -247,7 +230,6 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
   plan.methods = std::move(methods);
   plan.passes.assign(portfolio.passes.begin(), portfolio.passes.end());
   plan.notes = std::move(portfolio.notes);
-  plan.improvements = log.take(plan);
   return plan;
 }
 

@@ -9,7 +9,7 @@
 
 #include "baechi/place/placer.h"
 #include "baechi/plan/attempt/canonical_costs.h"
-#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/search_log.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio_run.h"
 #include "baechi/plan/request/budget.h"

@@ -8,7 +8,7 @@
 #include "baechi/cost/needed_devices.h"
 #include "baechi/place/exact/exact.h"
 #include "baechi/place/topological_sequences.h"
-#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/search_log.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/request/budget.h"
 #include "baechi/plan/request/option_values.h"

@@ -52,14 +52,6 @@ struct MethodOutcome {  // one row of the table of methods that were tried
   friend bool operator==(const MethodOutcome&, const MethodOutcome&) = default;
 };
 
-struct Improvement {  // of the best step, while the plan was made
-  Time after;         // since planning began, on the clock: it differs from run to run
-  Time step;
-  std::string method;  // who found it
-
-  friend bool operator==(const Improvement&, const Improvement&) = default;
-};
-
 struct Plan {
   std::string graph_name;
   ClusterSpec cluster;
@@ -85,8 +77,6 @@ struct Plan {
   std::vector<OptimizerPass> passes;   // of the Graph Optimizer; empty when it was not asked
   std::vector<MethodOutcome> methods;  // what was tried, in order
   std::vector<std::string> notes;      // warnings and remarks for people
-  // Where it was asked for: in the order of time, the last one is the plan's own step.
-  std::vector<Improvement> improvements = {};
 
   // Whether who will run it has an account of its own of the memory.
   bool has_run_peaks() const { return !devices.empty() && devices.begin()->run_peak.has_value(); }

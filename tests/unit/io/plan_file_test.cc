@@ -52,7 +52,6 @@ Plan plan_of(const OpGraph& graph, const Cluster& cluster, std::uint64_t seed) {
     plan.methods.back().method = "m-sct";
     plan.methods.back().reason = "no room";
     plan.notes = {"a \"note\""};
-    plan.improvements = {{Time(70), Time(9), "m-etf"}, {Time(80), Time(5), "refine: cuts"}};
   }
   return plan;
 }

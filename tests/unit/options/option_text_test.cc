@@ -47,10 +47,6 @@ TEST_CASE("options: values are read with their units; a bad one changes nothing"
   for (const char* text : {"-1s", "1000001s", "3", "", "nan"})
     CHECK(complaint("budget", text, request) != "");
   CHECK(request.search.budget.seconds == 0.25);
-  CHECK(complaint("robust", "30%", request) == "");
-  CHECK(request.search.robust == 0.3);
-  CHECK(complaint("robust", "1", request) == "");
-  CHECK(request.search.robust == 1.0);
   CHECK(complaint("seed", "18446744073709551615", request) == "");
   CHECK(complaint("seed", "18446744073709551616", request) != "");
   CHECK(complaint("lp_threshold", "0.6", request) ==

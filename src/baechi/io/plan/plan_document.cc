@@ -71,15 +71,14 @@ enum : std::size_t {
   kMicroBatches,
   kRuns,
   kRecomputed,
-  kImprovements,
   kResidency,
   kReplicas
 };
-constexpr std::array<std::string_view, 24> kNames{
-    "format",        "version",  "baechi",     "graph",        "cluster",   "memory_mode",
-    "method",        "makespan", "devices",    "operators",    "transfers", "fallbacks",
-    "gap",           "bounds",   "methods",    "notes",        "passes",    "order",
-    "micro_batches", "runs",     "recomputed", "improvements", "residency", "replicas"};
+constexpr std::array<std::string_view, 23> kNames{
+    "format",        "version",  "baechi",     "graph",     "cluster",   "memory_mode",
+    "method",        "makespan", "devices",    "operators", "transfers", "fallbacks",
+    "gap",           "bounds",   "methods",    "notes",     "passes",    "order",
+    "micro_batches", "runs",     "recomputed", "residency", "replicas"};
 constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
@@ -176,9 +175,6 @@ void PlanReader::read_field(std::size_t field) {
       break;
     case kMethods:
       plan_.methods = read_methods(json_, plan_.cluster.devices.size());
-      break;
-    case kImprovements:
-      plan_.improvements = read_improvements(json_);
       break;
     case kPasses:
       plan_.passes = read_passes(json_);

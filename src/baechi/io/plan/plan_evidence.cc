@@ -89,21 +89,6 @@ MethodOutcome read_method(JsonReader& json, std::size_t num_devices) {
   return outcome;
 }
 
-Improvement read_improvement(JsonReader& json) {
-  static constexpr std::array<std::string_view, 3> kNames{"after", "step", "method"};
-  Improvement improvement;
-  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    if (field == 0)
-      improvement.after = read_time(json);
-    else if (field == 1)
-      improvement.step = read_time(json);
-    else
-      improvement.method = std::string(json.read_string());
-  });
-  json.require_fields(kNames, seen, 3);
-  return improvement;
-}
-
 }  // namespace
 
 std::vector<NamedBound> read_bounds(JsonReader& json) {
@@ -116,12 +101,6 @@ std::vector<MethodOutcome> read_methods(JsonReader& json, std::size_t num_device
   std::vector<MethodOutcome> methods;
   json.read_array([&] { methods.push_back(read_method(json, num_devices)); });
   return methods;
-}
-
-std::vector<Improvement> read_improvements(JsonReader& json) {
-  std::vector<Improvement> improvements;
-  json.read_array([&] { improvements.push_back(read_improvement(json)); });
-  return improvements;
 }
 
 std::vector<OptimizerPass> read_passes(JsonReader& json) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a plan's file says beside who runs where and when: the bounds it is compared with, the
-// methods that were tried, when the search got further, the passes over its graph, and words. Private to io/.
+// methods that were tried, the passes over its graph, and words. Private to io/.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,6 @@ namespace baechi {
 
 std::vector<NamedBound> read_bounds(JsonReader& json);
 std::vector<MethodOutcome> read_methods(JsonReader& json, std::size_t num_devices);
-std::vector<Improvement> read_improvements(JsonReader& json);
 std::vector<OptimizerPass> read_passes(JsonReader& json);
 std::vector<std::string> read_texts(JsonReader& json);
 

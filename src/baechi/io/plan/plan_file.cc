@@ -54,7 +54,6 @@ class PlanWriter {
     write_devices();
     write_passes();
     write_methods();
-    write_improvements();
     if (!plan_.notes.empty()) write_texts("notes", plan_.notes);
     write_recomputed();
     write_replicas();
@@ -211,19 +210,6 @@ class PlanWriter {
         for (const Bytes peak : outcome.peaks) json_.value(peak.count());
         json_.end_array();
       }
-      json_.end_object();
-    }
-    json_.end_array();
-  }
-
-  void write_improvements() {
-    if (plan_.improvements.empty()) return;
-    json_.begin_array("improvements");
-    for (const Improvement& improvement : plan_.improvements) {
-      json_.begin_object(Layout::kInline);
-      json_.field("after", improvement.after.count());
-      json_.field("step", improvement.step.count());
-      json_.field("method", improvement.method);
       json_.end_object();
     }
     json_.end_array();

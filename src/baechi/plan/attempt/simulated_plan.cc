@@ -67,7 +67,6 @@ Plan retold(const Plan& plan, const CostModel& costs, Trace trace, ExecutionOrde
   result.bounds.clear();
   result.methods.clear();
   result.passes.clear();
-  result.improvements.clear();
   return result;
 }
 

@@ -47,9 +47,6 @@ struct ValueOf {
   Value operator()(Seconds seconds) const {
     return within(*seconds.value, seconds_text(*seconds.value));
   }
-  Value operator()(const std::optional<double>* value) const {
-    return value->has_value() ? within(**value, number_text(**value)) : Value{};
-  }
   Value operator()(const std::optional<std::int64_t>* value) const {
     if (!value->has_value()) return {};
     return within(static_cast<double>(**value), std::to_string(**value));
@@ -87,9 +84,6 @@ struct Expected {
   std::string operator()(const double*) const { return "a number" + range_text(option); }
   std::string operator()(Seconds) const {
     return "a time from 0s to " + seconds_text(option.most) + ", such as 500ms or 10s";
-  }
-  std::string operator()(const std::optional<double>*) const {
-    return "a part" + range_text(option) + ", such as 0.2 or 20%";
   }
   std::string operator()(const std::optional<std::int64_t>*) const {
     return "a whole number from 1 up";

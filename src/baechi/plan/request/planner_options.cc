@@ -172,14 +172,6 @@ constexpr std::array kOptions{
         .takers = kPlaceTakes,
         .field = [](StepRequest& r) -> OptionField { return &r.search.place.expert; },
         .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
-    PlannerOption{.name = "robust",
-                  .help = "Of the methods' plans, take the one whose worst step is shortest when "
-                          "costs are wrong by up to this part",
-                  .takers = kPlaceTakes,
-                  .field = [](StepRequest& r) -> OptionField { return &r.search.robust; },
-                  .least = 0,
-                  .most = 1,
-                  .implied = "20%"},
     PlannerOption{.name = "tidy",
                   .help = "let the step grow by up to 0.3%, not 0.05%, to move small islands of "
                           "operators to a neighbour's device",
@@ -230,11 +222,6 @@ constexpr std::array kOptions{
         .field = [](StepRequest& r) -> OptionField {
           return one_of(r.copies_apart, kCopiesNames);
         }},
-    PlannerOption{.name = "improvements",
-                  .help = "record in the plan when and how the search found each shorter step",
-                  .takers = kPlaceTakes,
-                  .field = [](StepRequest& r) -> OptionField { return &r.search.improvements; },
-                  .command_line = "--improvements"},
     PlannerOption{.name = "bounds",
                   .help = "compute lower bounds and the gap",
                   .takers = kPlaceTakes,
@@ -245,7 +232,20 @@ constexpr std::array kOptions{
                   .field = [](StepRequest& r) -> OptionField { return &r.search.suggest; }},
 };
 
+constexpr std::pair<std::string_view, std::string_view> kGone[] = {
+    {"objective", "a plan makes the step of our simulator short"},
+    {"improvements", "nothing replaces it; a terminal shows each shorter step while planning"},
+    {"robust", "nothing replaces it; sensitivity says what wrong costs do to a step"},
+};
+
 }  // namespace
+
+std::string gone_option(std::string_view name, Entrance entrance) {
+  const auto gone = std::ranges::find(kGone, name, [](const auto& row) { return row.first; });
+  if (gone == std::end(kGone)) return "";
+  return std::string(entrance == Entrance::kCommandLine ? "--" : "") + std::string(name) +
+         " is no longer there: " + std::string(gone->second);
+}
 
 std::span<const PlannerOption> planner_options() { return kOptions; }
 

@@ -37,15 +37,14 @@ struct OneOf {
   std::string now;
 };
 
-// Where a request keeps the value. An optional number is a part such as 20%.
+// Where a request keeps the value.
 struct Seconds {
   double* value;
 };
 // Numbers, or "auto": none. Absent: 1.
 using Counts = std::optional<std::vector<std::uint32_t>>;
-using OptionField =
-    std::variant<bool*, unsigned*, std::uint64_t*, double*, Seconds, std::optional<double>*,
-                 std::optional<std::int64_t>*, Counts*, OneOf, const Placement**>;
+using OptionField = std::variant<bool*, unsigned*, std::uint64_t*, double*, Seconds,
+                                 std::optional<std::int64_t>*, Counts*, OneOf, const Placement**>;
 
 struct PlannerOption {
   std::string_view name;  // of the keyword in Python; dashes for the command line
@@ -57,18 +56,21 @@ struct PlannerOption {
   std::string_view nothing = {};       // the value that every method does justice to
   bool of_search = false;              // by methods that search on from others' plans alone
   std::string_view command_line = {};  // absent: --name, or --no-name for what can be switched off
-  std::string_view implied = {};       // on the command line, when no value is given
   bool is_argument = false;            // functions in Python have an argument of that name
 };
+
+// How a user writes the option's name: "--lp-threshold" or "lp_threshold".
+enum class Entrance : std::uint8_t { kCommandLine, kPython };
 
 // In the order of help.
 std::span<const PlannerOption> planner_options();
 const PlannerOption& find_planner_option(std::string_view name);  // requires that there is one
 
+// "NAME is no longer there: " and what does it now, of an option of an earlier version; else empty.
+std::string gone_option(std::string_view name, Entrance entrance);
+
 std::string command_line_names(const PlannerOption& option);  // "-m,--method"
 
-// How a user writes the option's name: "--lp-threshold" or "lp_threshold".
-enum class Entrance : std::uint8_t { kCommandLine, kPython };
 std::string spelled(const PlannerOption& option, Entrance entrance);
 
 // What a request asks for cannot be. what() spells the option as Python does; the command line

@@ -22,8 +22,6 @@ std::string why_no_recompute(const PlanRequest& request) {
     return "without an order a device would run operators again as soon as it could, and nothing "
            "would be saved: ask for the planned order or that of the program";
   if (request.place.expert != nullptr) return "an expert's placement has no second runs";
-  if (request.robust.has_value())
-    return "plans with second runs are compared by their steps alone: leave out robust";
   return "";
 }
 

@@ -14,7 +14,7 @@ std::string SearchNews::in_words() const {
 PlanRequest PlanRequest::within(Budget part) const {
   PlanRequest request = *this;
   request.budget = part;
-  request.improvements = request.bounds = request.suggest = false;
+  request.bounds = request.suggest = false;
   request.watch = nullptr;
   return request;
 }

@@ -45,12 +45,8 @@ struct PlanRequest {
   Budget budget = 1;
   std::optional<Budget> budget_to_fit = {};  // for a plan that fits, if not the same
   unsigned threads = 1;                      // changes how long it takes, never the plan
-  // Of the plans that the methods make, take the one whose longest step is the shortest when costs
-  // are off by up to this part (0 to 1), instead of the one with the shortest step.
-  std::optional<double> robust = {};
   // Of methods that search: a step may be 0.3% longer for a plan in fewer pieces, not 0.05%.
   bool tidy = false;
-  bool improvements = false;  // keep in the plan when which step was found, and by whom
   // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};
   bool bounds = true;   // also compute the lower bounds

@@ -11,7 +11,7 @@
 #include "baechi/base/parallel.h"
 #include "baechi/graph/repetition.h"
 #include "baechi/place/partition/partition.h"
-#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/search_log.h"
 #include "baechi/plan/fit/fit_walk.h"
 #include "baechi/plan/request/budget.h"
 #include "baechi/plan/search/refine.h"

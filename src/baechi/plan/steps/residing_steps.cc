@@ -58,8 +58,6 @@ void check(const OpGraph& graph, const Cluster& cluster, const PlanRequest& requ
   if (known != nullptr && !std::ranges::equal(known->cluster.devices, cluster.spec().devices, same))
     throw OptionError("expert", "it is a plan for other devices than those of the cluster");
   if (request.place.expert != nullptr) refuse("an expert's placement has no fetches");
-  if (request.robust.has_value())
-    refuse("plans with fetches are compared by their steps alone: leave out robust");
   if (cluster.sends_block() || cluster.message_time().has_value())
     refuse("it is not planned with blocking sends yet, nor what messages take: leave those out");
 }

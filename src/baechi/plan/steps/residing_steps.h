@@ -14,7 +14,7 @@
 namespace baechi {
 
 // Throws InputError for a cluster without one device of kind host, and for what has no fetches: an order that
-// is not planned, an expert's placement, `robust`, a host time.
+// is not planned, an expert's placement, a host time.
 void check_residency(const OpGraph& graph, const Cluster& cluster, const StepRequest& request);
 
 // A step of so many micro-batches of `graph`, as the request asks. `without` is

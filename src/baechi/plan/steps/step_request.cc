@@ -101,17 +101,10 @@ std::string scaled_from(std::int64_t size, const std::string& samples) {
 std::vector<std::uint32_t> checked_numbers(const GraphSizes& sizes, const StepRequest& request) {
   check_ranges(request);
   std::vector<std::uint32_t> numbers = numbers_asked(sizes.all(), request);
-  if (numbers.back() > 1 && request.search.robust.has_value())
-    throw OptionError("robust", "plans of several micro-batches are compared by their steps alone");
   if (numbers.back() > 1 && request.search.place.order != ExecutionOrder::kPlanned)
     throw OptionError("order", "a step of micro-batches runs in its planned order");
   check_recompute(request);
   const bool keeps = request.residency == AwayChoice::kNone;
-  if (request.search.improvements &&
-      (numbers.back() > 1 || request.second_runs() != Recompute::kNone || !keeps))
-    throw OptionError("improvements",
-                      "they are kept of plans of one micro-batch without second runs and fetches: "
-                      "leave out improvements, or micro-batches, recompute and residency");
   if (request.copies_apart) {
     const auto refuse = [](const std::string& why) { throw OptionError("place_copies", why); };
     if (keeps) refuse("copies are free where weights may be on a host: ask for residency");

@@ -11,7 +11,7 @@
 
 #include "baechi/generate/generate.h"
 #include "baechi/plan/attempt/attempt.h"
-#include "baechi/plan/attempt/improvements.h"
+#include "baechi/plan/attempt/search_log.h"
 #include "baechi/plan/fit/any_fit.h"
 #include "baechi/plan/portfolio.h"
 #include "baechi/plan/request/request.h"
@@ -42,7 +42,7 @@ Searched search(const CostModel& costs, unsigned threads, const CancelFlag* canc
   request.threads = threads;
   request.place.cancel = cancel;
   request.watch = [&](const SearchNews& news) { result.told.push_back(*news.step); };
-  ImprovementLog log(request);
+  SearchLog log(request);
   const PlanRequest watched = log.watched();
   const LastResort no_fallbacks{.work = 0};
   Spending spending(watched, no_fallbacks);

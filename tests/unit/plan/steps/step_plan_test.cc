@@ -232,8 +232,6 @@ TEST_CASE("micro-batches: requests that cannot be right are refused in one sente
   CHECK(error_of(sizes({4, 8}), request_for({}, 3)) ==
         "mini_batch: no micro-batch of 3 samples is within the batch sizes that there are costs "
         "for, 4 to 8");
-  StepRequest recorded{.search = {.improvements = true}, .residency = AwayChoice::kAuto};
-  CHECK(error_of(sizes({4}), recorded).find("improvements: they are kept of plans") == 0);
   const Plan known;
   CHECK(error_of(sizes({4}), {.known = &known}) ==
         "residency: only auto begins with a plan that is known");
