@@ -8,7 +8,6 @@
 #include "apps/progress.h"
 #include "baechi/base/error.h"
 #include "baechi/base/number_text.h"
-#include "baechi/cost/device_presets.h"
 #include "baechi/io/graph/read_graph.h"
 #include "baechi/io/text/quantity_text.h"
 #include "baechi/io/text/source_place.h"
@@ -133,20 +132,12 @@ void warn_of_wrong(const std::string& path, const OpGraph* original, const StepG
   if (!words.empty()) print_words("baechi: warning: " + path + ": " + words);
 }
 
-std::vector<std::string> known_clusters() {
-  std::vector<std::string> known{"paper"};
-  for (const DevicePreset& preset : all_device_presets())
-    known.push_back("1x" + std::string(preset.name));
-  return known;
-}
-
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required) {
   set.add("-c,--cluster", argument.cluster,
           "cluster.json, or one line such as 4x8GiB, 2x24GiB+2x8GiB@0.6 (slower devices), "
           "2xgpu:24GiB+1xcpu:64GiB; or known devices: paper, 4xrtx3090, 2xa100+2xt4; +host:64GiB "
           "adds "
           "a host's memory")
-      .suggest(known_clusters())
       .required(required)
       .check([](const std::string& text) {
         return text.empty() ? "the cluster is empty" : std::string();
@@ -159,19 +150,16 @@ void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool require
   set.add("--link", argument.link,
           "Latency and bandwidth between any two devices, such as 50us,6GB/s, or a name, such as "
           "pcie4, nvlink, 10gbit")
-      .suggest(link_names())
       .type_name("LINK");
   set.add("--comm", argument.communication,
           "Which transfers of a device wait for each other: none (parallel), all (sequential), or "
           "those "
           "of one direction (duplex)")
-      .suggest({"parallel", "sequential", "duplex"})
       .type_name("MODE");
   set.add("--sends", argument.sends,
           "Whether devices run operators while they send (free) or only afterwards (blocking, as "
           "Megatron-LM's pipelines do); or what each message takes its sender and its receiver, "
           "such as 100us,150us")
-      .suggest({"free", "blocking"})
       .type_name("MODE");
   set.add("--host-time", argument.host_time,
           "How long the host's thread takes to issue an operator and a transfer, such as "
@@ -187,12 +175,6 @@ Cluster load_cluster(const ClusterArgument& argument, const ClusterSpec& planned
 
 void add_output_option(OptionSet& set, std::string& path) {
   set.add("-o,--output", path, "Write the result to this file instead of standard output")
-      .check(check_path)
-      .type_name("FILE");
-}
-
-void add_page_option(OptionSet& set, std::string& path) {
-  set.add("--report", path, "Also write an HTML page with a chart to this file")
       .check(check_path)
       .type_name("FILE");
 }

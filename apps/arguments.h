@@ -67,9 +67,6 @@ double parse_percent(std::string_view option, std::string_view text);
 std::string check_path(const std::string& path);
 
 // --cluster, --link, --comm.
-// For completion: "1xrtx4090", ...
-std::vector<std::string> known_clusters();
-
 void add_cluster_options(OptionSet& set, ClusterArgument& argument, bool required);
 Cluster load_cluster(const ClusterArgument& argument);
 // Of who names no cluster: that of the plan.
@@ -77,8 +74,5 @@ Cluster load_cluster(const ClusterArgument& argument, const ClusterSpec& planned
 
 // -o, --output: for write_result() in apps/console.h.
 void add_output_option(OptionSet& set, std::string& path);
-
-// --report: for write_page().
-void add_page_option(OptionSet& set, std::string& path);
 
 }  // namespace baechi::cli

@@ -6,7 +6,6 @@
 #include <array>
 #include <filesystem>
 #include <initializer_list>
-#include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -21,21 +20,6 @@
 #include "baechi/plan/request/planner_options.h"
 
 namespace baechi::cli {
-namespace {
-
-// What completion offers, by option.
-std::map<const CLI::Option*, std::vector<std::string>>& suggestions() {
-  static std::map<const CLI::Option*, std::vector<std::string>> all;
-  return all;
-}
-
-}  // namespace
-
-Option& Option::suggest(const std::vector<std::string>& values) {
-  suggestions()[option_] = values;
-  return *this;
-}
-
 Option& Option::required(bool required) {
   option_->required(required);
   return *this;
@@ -63,7 +47,7 @@ Option& Option::one_of(const std::vector<std::string>& values, const Gone& gone)
            did_you_mean(printable(text, 40), values);
   };
   option_->check(CLI::Validator(check, CLI::IsMember(values).get_description()));
-  return suggest(values);
+  return *this;
 }
 
 Option& Option::show_default() {
@@ -129,26 +113,6 @@ Option OptionSet::add_flag(const std::string& names, bool& into, const std::stri
   return Option(app_.add_flag(names, into, help));
 }
 
-std::vector<OptionSet::Words> OptionSet::all_words() const {
-  std::vector<Words> all;
-  for (const CLI::App* app :
-       app_.get_parent()->get_subcommands([](const CLI::App*) { return true; })) {
-    Words words{app->get_name(), app->get_description(), {}, {}};
-    for (const CLI::Option* option : app->get_options()) {
-      std::vector<std::string> names;
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-      words.options.insert(words.options.end(), names.begin(), names.end());
-      const auto values = suggestions().find(option);
-      if (values == suggestions().end()) continue;
-      if (names.empty()) names.emplace_back();
-      for (const std::string& name : names) words.values[name] = values->second;
-    }
-    all.push_back(std::move(words));
-  }
-  return all;
-}
-
 namespace {
 
 constexpr const char* kExitCodes =
@@ -164,11 +128,29 @@ std::string examples_footer(std::string_view examples) {
   return text;
 }
 
+// What subcommands of an earlier version, and their options, are replaced by.
+struct Gone {
+  std::string_view place, name, instead;
+};
+constexpr Gone kGone[] = {
+    {"command line", "score", "`baechi simulate` says what a placement takes"},
+    {"command line", "completion", "nothing replaces it; `baechi help` lists what there is"},
+    {"what-if", "--report", "the table that it prints and --json have all figures"},
+    {"sweep", "--report", "the CSV that it prints and --json have all figures"},
+};
+
+void refuse_gone(const std::string& place, const std::string& name) {
+  for (const Gone& gone : kGone)
+    if (place == gone.place && name == gone.name)
+      throw InputError(place, name + " is no longer there: " + std::string(gone.instead));
+}
+
 // CLI11 would only say that it did not expect the argument.
 void refuse_unknown_option(const CLI::App& app) {
   for (const std::string& text : app.remaining()) {
     if (!text.starts_with("--")) continue;
     const std::string name = text.substr(0, text.find('='));
+    refuse_gone(app.get_name(), name);
     if (const std::string gone = gone_option(name.substr(2), Entrance::kCommandLine); !gone.empty())
       throw InputError(app.get_name(), gone);
     std::vector<std::string> known;
@@ -185,9 +167,7 @@ void check_command_name(std::string_view name) {
     if (command.name == name) return;
     known.emplace_back(command.name);
   }
-  if (name == "score")  // of an earlier version
-    throw InputError("command line",
-                     "score is no longer there: `baechi simulate` says what a placement takes");
+  refuse_gone("command line", std::string(name));
   const std::string shown = printable(name, 40);
   throw InputError("command line",
                    "there is no subcommand '" + shown + "'" + meant_by(shown, known));

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,8 +34,7 @@ class Option {
   Option& type_name(const std::string& name);  // what --help calls the value
   Option& check(const Check& check);
   Option& one_of(const std::vector<std::string>& values, const Gone& gone = {});
-  Option& suggest(const std::vector<std::string>& values);  // for completion; others are taken too
-  Option& show_default();                                   // in --help: what it writes to holds it
+  Option& show_default();  // in --help: what it writes to holds it
   Option& show_default(const std::string& text);
   Option& excludes(const std::string& name);  // of another option of the set, declared before
   Option& values(int least, int most);        // how many follow the option
@@ -50,13 +48,6 @@ class Option {
 // The options of one subcommand. What they are read into must live until the command has run.
 class OptionSet {
  public:
-  // A subcommand's words for shell completion.
-  struct Words {
-    std::string name, summary;
-    std::vector<std::string> options;
-    std::map<std::string, std::vector<std::string>> values;  // of options, and "" of arguments
-  };
-
   explicit OptionSet(CLI::App& app) : app_(app) {}
 
   // `names` is "-o,--output", or "plan" for an argument without a name on the command line.
@@ -71,9 +62,6 @@ class OptionSet {
                   const std::string& help);
   // "!--no-bounds" sets `into` to false.
   Option add_flag(const std::string& names, bool& into, const std::string& help);
-
-  // Of every subcommand, in the order of --help.
-  std::vector<Words> all_words() const;
 
  private:
   CLI::App& app_;

@@ -28,7 +28,6 @@ extern const Command kInfoCommand;         // info.cc
 extern const Command kConvertCommand;      // convert.cc
 extern const Command kCheckCommand;        // check.cc
 extern const Command kCalibrateCommand;    // python_commands.cc
-extern const Command kCompletionCommand;   // completion.cc
 
 std::span<const Command> all_commands() {
   static const std::vector<Command> commands{
@@ -55,7 +54,6 @@ std::span<const Command> all_commands() {
       kCheckCommand,
       kCalibrateCommand,
       kDoctorCommand,
-      kCompletionCommand,
       // clang-format on
   };
   return commands;

@@ -177,12 +177,7 @@ void add_number_option(OptionSet& set, const std::string& name, const std::strin
 Run declare_generate(OptionSet& set) {
   auto options = std::make_shared<GenerateArguments>();
   GenerateRequest& request = options->request;
-  std::vector<std::string> models, presets;
-  for (const GeneratorEntry& entry : all_generators()) models.emplace_back(entry.name);
-  for (const DevicePreset& preset : all_device_presets()) presets.emplace_back(preset.name);
-  set.add("model", options->model, "The graph to generate; --list lists all")
-      .suggest(models)
-      .type_name("MODEL");
+  set.add("model", options->model, "The graph to generate; --list lists all").type_name("MODEL");
   add_number_option(set, "--batch", "Mini-batch size", request.batch);
   add_number_option(set, "--micro-batches",
                     "Divide the mini-batch into N micro-batches; the graph is that of one",
@@ -195,11 +190,9 @@ Run declare_generate(OptionSet& set) {
   add_number_option(set, "--seed", "Seed for the costs of a synthetic graph", request.seed, 0);
   set.add("--device", options->devices,
           "Devices to estimate times for: PRESET,... or KIND=PRESET,... (default gpu=rtx2080)")
-      .suggest(presets)
       .type_name("DEVICES");
   set.add("--precision", options->precision,
           "Precision of the arithmetic: fp32, tf32, fp16 or bf16")
-      .suggest({"fp32", "tf32", "fp16", "bf16"})
       .type_name("NAME");
   set.add_flag("--training", options->training,
                "Generate a training step where a model's default is a forward pass");

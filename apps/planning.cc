@@ -37,14 +37,9 @@ void add_option(OptionSet& set, const PlannerOption& option, StepRequest& reques
   const auto read = [&option, &request](const std::string& text) {
     read_option(option, text, request, Entrance::kCommandLine);
   };
-  Option added = set.add(names, read, help);
-  added.type_name(std::visit(TypeName{}, field)).show_default(value_text(option, request));
-  if (std::holds_alternative<Counts*>(field)) added.suggest({"auto"});
-  if (const OneOf* const named = std::get_if<OneOf>(&field)) {
-    std::vector<std::string> known;
-    for (const OneOf::Choice& choice : named->choices) known.emplace_back(choice.name);
-    added.suggest(known);
-  }
+  set.add(names, read, help)
+      .type_name(std::visit(TypeName{}, field))
+      .show_default(value_text(option, request));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "apps/arguments.h"
 #include "apps/system.h"
 #include "baechi/base/error.h"
-#include "baechi/cost/device_presets.h"
 
 namespace baechi::cli {
 namespace {
@@ -59,8 +58,6 @@ Run declare_estimate(OptionSet& set) {
                        const std::string& help) {
     return set.add(names, (*values)[name], help).type_name(type);
   };
-  std::vector<std::string> presets;
-  for (const DevicePreset& preset : all_device_presets()) presets.emplace_back(preset.name);
   add("model", "model", "MODEL",
       "config.json of transformers or diffusers, or the folder with it; or module:function, a "
       "Python "
@@ -68,8 +65,7 @@ Run declare_estimate(OptionSet& set) {
       .required();
   add("-c,--cluster", "cluster", "CLUSTER",
       "The cluster, as for place: 1x24GiB+host, 2xrtx3090, 1xrtx4090+host:64GiB")
-      .required()
-      .suggest(known_clusters());
+      .required();
   add("--batch", "batch", "N", "Samples per step (default 1)");
   add("--length", "length", "N",
       "Tokens per text (default 2048, or the most that the model takes), or frames per video (81)");
@@ -85,8 +81,7 @@ Run declare_estimate(OptionSet& set) {
   add("--precision", "precision", "NAME", "Precision of the arithmetic (default bf16)")
       .one_of({"bf16", "fp16", "tf32", "fp32"});
   add("--device", "device", "PRESET",
-      "Which card a plain 24GiB is (default rtx4090); generate --list-devices lists the presets")
-      .suggest(presets);
+      "Which card a plain 24GiB is (default rtx4090); generate --list-devices lists the presets");
   add("--budget", "budget", "TIME", "How long each search may take, as for place (default 500ms)");
   auto inference = std::make_shared<bool>(false), alone = std::make_shared<bool>(false);
   set.add_flag("--inference", *inference, "Estimate one forward pass, not a training step");
@@ -104,7 +99,7 @@ Run declare_doctor(OptionSet& /*set*/) {
   };
 }
 
-// The options, for --help and completion; what they mean and their defaults is Python's.
+// The options, for --help; what they mean and their defaults is Python's.
 struct CalibrateArguments {
   bool torch = false, tensorflow = false;
   std::string devices, largest, repeats, output, into, plot, samples;

@@ -19,15 +19,11 @@ void add_order_option(OptionSet& set, std::optional<ExecutionOrder>& order) {
     order = request.search.place.order;
   };
   std::string names;
-  std::vector<std::string> known;
-  for (const ExecutionOrderEntry& entry : execution_orders()) {
-    known.emplace_back(entry.name);
-    names += (names.empty() ? "" : ", ") + known.back();
-  }
+  for (const ExecutionOrderEntry& entry : execution_orders())
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
   set.add("--order", read,
           "The order in which devices run their operators: " + names + " (default: the plan's own)")
-      .type_name("NAME")
-      .suggest(known);
+      .type_name("NAME");
 }
 
 void refuse_order(const Plan& plan, std::optional<ExecutionOrder> order) {

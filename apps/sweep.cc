@@ -14,7 +14,6 @@
 #include "apps/planning.h"
 #include "apps/progress.h"
 #include "baechi/base/short_text.h"
-#include "baechi/report/html/study_page.h"
 #include "baechi/report/text/study_text.h"
 
 namespace baechi::cli {
@@ -22,7 +21,7 @@ namespace {
 
 struct SweepArguments {
   SizesArgument sizes;
-  std::string output, report;
+  std::string output;
   ClusterArgument cluster;
   StepRequest request;
   std::vector<std::string> memory, devices, methods;
@@ -47,7 +46,6 @@ ExitCode run_sweep(const SweepArguments& options, const RunContext& context) {
   print_scaling(sizes, request);
   const Progress progress("planning " + count_text(count) + " points");
   const std::vector<GridPoint> points = sweep(sizes, cluster, grid, request);
-  if (!options.report.empty()) write_page(options.report, sweep_page(sizes.front().name(), points));
   write_result(options.output, context.json ? sweep_json(points) : sweep_csv(points));
   return unless_stopped(ExitCode::kOk, context,
                         count_text(points.size()) + " of " + count_text(count) +
@@ -74,7 +72,6 @@ Run declare_sweep(OptionSet& set) {
       .type_name("NAME,...");
   add_planning_options(set, options->request, kStudiesTake);
   add_output_option(set, options->output);
-  add_page_option(set, options->report);
   return [options](const RunContext& context) { return run_sweep(*options, context); };
 }
 
@@ -86,7 +83,6 @@ extern const Command kSweepCommand{
     .examples =
         "baechi sweep model.json --cluster 4x8GiB --memory 0.3,0.5,0.7,1 -o memory.csv\n"
         "baechi sweep model.json --cluster 4x8GiB --devices 1,2,4,8 --methods m-etf,m-sct,auto\n"
-        "baechi sweep model.json --cluster 4x8GiB --devices 1,2,4,8 --report sweep.html\n"
         "baechi sweep model.json --cluster 4x8GiB --devices 2,4 --json",
     .declare = declare_sweep,
 };

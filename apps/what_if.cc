@@ -18,7 +18,6 @@
 #include "baechi/base/error.h"
 #include "baechi/base/short_text.h"
 #include "baechi/io/text/quantity_text.h"
-#include "baechi/report/html/study_page.h"
 #include "baechi/report/text/study_text.h"
 #include "baechi/study/cluster_edits.h"
 
@@ -30,7 +29,6 @@ struct WhatIfArguments {
   ClusterArgument cluster;
   StepRequest request;
   bool only_these = false, each_device = false;
-  std::string report;
   std::vector<std::string> clusters, memory, devices, links, speeds, batches;
 };
 
@@ -102,8 +100,6 @@ ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
   const StepRequest request = request_of(options.request, context);
   print_scaling(sizes, request);
   const bool asks_more = options.only_these || !chosen(options, cluster).empty();
-  if (options.each_device && !options.report.empty())
-    throw InputError("--report", "is a page of scenarios: leave out --devices");
   if (options.each_device && asks_more)
     throw InputError("--devices", "asks a question of its own: leave out --only-these and --try");
   if (options.each_device) return each_device(sizes, cluster, request, context);
@@ -120,8 +116,6 @@ ExitCode what_if(const WhatIfArguments& options, const RunContext& context) {
                          std::to_string(scenarios.size()));
       });
   progress.reset();
-  if (!options.report.empty())
-    write_page(options.report, what_if_page(sizes.front().name(), outcomes));
   context.json ? print_result(what_if_json(outcomes)) : print_text(what_if_text(outcomes));
   return unless_stopped(ExitCode::kOk, context,
                         count_text(outcomes.size()) + " of " + count_text(scenarios.size()) +
@@ -155,7 +149,6 @@ Run declare_what_if(OptionSet& set) {
       "Try another mini-batch size, if the graph says for which size its costs are");
   options->request.search.budget = kBudgetOfMany;
   add_planning_options(set, options->request, kStudiesTake);
-  add_page_option(set, options->report);
   return [options](const RunContext& context) { return what_if(*options, context); };
 }
 
@@ -166,7 +159,6 @@ extern const Command kWhatIfCommand{
     .summary = "Show what another device, more memory, a faster link or another batch would bring",
     .examples =
         "baechi what-if model.json --cluster 4x8GiB\n"
-        "baechi what-if model.json --cluster 4x8GiB --report what_if.html\n"
         "baechi what-if model.json --cluster 4x8GiB --method m-sct --json\n"
         "baechi what-if micro_batch.json --cluster 4x8GiB --micro-batches 8\n"
         "baechi what-if model.json --cluster 1x24GiB+1x8GiB@0.5 --devices\n"

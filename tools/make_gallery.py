@@ -45,11 +45,6 @@ def make_drawings(baechi: str, folder: Path) -> None:
     def run(*arguments: str) -> None:
         run_in(folder, baechi, *arguments)
 
-    run("generate", "two-tower", "--batch", "2", "--inference", "-o", "tower.json")
-    cluster = ["--cluster", "3x2GiB", *LINK]
-    run("place", "tower.json", *cluster, "--method", "balanced", "-o", "tower.plan.json")
-    picture = ["--to", "svg", "-o", str(IMAGES / "picture_two_tower.svg")]
-    run("export", "tower.json", "tower.plan.json", *picture)
     run("generate", "llama", "--training", "-o", "llama.json")
     step = ["--cluster", "4x96GiB", "--micro-batches", "8"]
     run("place", "llama.json", *step, "-o", "pipeline.json")

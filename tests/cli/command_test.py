@@ -35,7 +35,11 @@ def test_help_goes_to_stdout(run: Run) -> None:
         (["info", "g.json", "--cluster"], "--cluster needs a value, CLUSTER"),
         (["report", "g.json", "a", "b", "c", "-o", "x"], "plan: at most 2, found 3"),
         (["score", "g.json", "p.json"], "score is no longer there: `baechi simulate` says what"),
-        (["place", "g.json", "-c", "2x8GiB", "--objective", "x"], "--objective is no longer there"),
+        (
+            ["completion", "bash"],
+            "completion is no longer there: nothing replaces it; `baechi help",
+        ),
+        (["sweep", "g.json", "--report", "x"], "--report is no longer there: the CSV that it prin"),
         (["export", "g.json", "p.json"], "--to is required: the format, such as --to device-map"),
         (["plaec", "g.json"], "there is no subcommand 'plaec'; did you mean 'place'?"),
         (["--foo"], "there is no option '--foo' without a subcommand"),

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""convert, check and completion, by exit code and output."""
+"""convert and check, by exit code and output."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -128,7 +126,6 @@ def test_info_of_a_pinned_operator_without_its_device_is_bad_input(run: Run, dat
         ["check", "x", "--bogus"],
         ["convert", "a", "b", "--to", "png"],
         ["check", "no/such/file"],
-        ["completion", "tcsh"],
     ],
     ids=" ".join,
 )
@@ -156,63 +153,9 @@ def test_every_subcommand_has_help_with_examples_and_json(run: Run) -> None:
     names = [
         line.split()[0] for line in listing.splitlines() if line.startswith("  ") and line[2] != " "
     ]
-    assert {"info", "check", "convert", "completion"} <= set(names)
+    assert {"info", "check", "convert"} <= set(names)
     for name in names:
         result = run(name, "--help")
         assert "Examples:" in result.stdout, name
         assert f"baechi {name}" in result.stdout.split("Examples:")[1], name
         assert "--json" in result.stdout, name
-
-
-def test_bash_completion_completes(run: Run, tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("bash is not installed")
-    script = run("completion", "bash").stdout
-    script += (
-        'complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _baechi;'
-        ' echo "${COMPREPLY[@]}"; }\n'
-        "complete_words baechi conv\ncomplete_words baechi check --gr\n"
-        "complete_words baechi check g\n"
-        "complete_words baechi place graph.json --method m-s\n"
-        "complete_words baechi place graph.json -c 1xrtx50\n"
-        "complete_words baechi place graph.json --link 10\n"
-        "complete_words baechi generate gn\n"
-        "complete_words baechi simulate --order pl\n"
-        "complete_words baechi place --micro-batches a\n"
-        "complete_words baechi help pl\n"
-    )
-    (tmp_path / "graph.json").touch()
-    result = subprocess.run(
-        [bash, "--norc", "-c", script],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]},
-    )
-    assert result.stdout.splitlines() == [
-        "convert",
-        "--graph",
-        "graph.json",
-        "m-sct",
-        "1xrtx5080 1xrtx5090",
-        "10gbit 100gbit",
-        "gnmt",
-        "planned",
-        "auto",
-        "place",
-    ]
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_completion_names_every_subcommand(run: Run, shell: str) -> None:
-    script = run("completion", shell).stdout
-    for name in ("check", "convert", "completion"):
-        assert name in script
-    if shutil.which(shell):
-        checked = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True)
-        assert checked.returncode == 0, checked.stderr
-    if shell == "fish" and shutil.which(shell):
-        for line, word in (("place --method m-s", "m-sct"), ("simulate --order pl", "planned")):
-            asked = [shell, "--no-config", "-c", f"{script}\ncomplete -C 'baechi {line}'"]
-            assert subprocess.run(asked, capture_output=True, text=True).stdout.split() == [word]

@@ -177,10 +177,9 @@ def test_sensitivity_tells_the_distribution(run: Run, graph: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["explain", "what-if", "sweep", "min", "sensitivity"])
-def test_help_and_completion_know_them(run: Run, name: str) -> None:
+def test_help_knows_them(run: Run, name: str) -> None:
     result = run(name, "--help")
     assert f"Examples:\n  baechi {name} " in result.stdout
-    assert f"    {name}) options='" in run("completion", "bash").stdout
 
 
 def stopped(arguments: list[str], after: float) -> tuple[str, str]:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,30 +245,6 @@ def test_tables_have_heads_and_the_winner_first_and_a_constant_uses_no_device(
     )
     assert page.errors == []
     page.page.close()
-
-
-@pytest.mark.parametrize("name", ["what-if", "sweep"])
-def test_studies_have_a_page_with_a_chart(
-    browser: Any, command: str, tmp_path: Path, name: str
-) -> None:
-    graph, path = tmp_path / "graph.json", tmp_path / "study.html"
-    baechi.generate("gnmt", length=4, batch=16).save(graph)
-    asked = (
-        ["--devices", "1,2,4", "--methods", "m-etf,m-topo"] if name == "sweep" else ["-m", "m-etf"]
-    )
-    line = [command, name, str(graph), "--cluster", "4x2GiB", *asked]
-    line += ["--report", str(path), "--json"]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stderr.endswith(f"wrote {path}: open it in a browser\n")
-    page = browser.new_page()
-    page.goto(path.as_uri())
-    (rows,) = json.loads(done.stdout).values()
-    assert page.locator("tbody tr").count() == len(rows)
-    shapes = page.locator("svg circle" if name == "sweep" else "svg rect[rx]")
-    assert shapes.count() == sum(row["fits"] for row in rows) > 2
-    assert page.locator("svg polyline").count() == (2 if name == "sweep" else 0)
-    assert all(page.locator("th").all_inner_texts())
-    page.close()
 
 
 def test_dragging_pans(one: Page) -> None:

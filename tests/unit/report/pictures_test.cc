@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,9 +15,6 @@
 #include "baechi/report/export/exports.h"
 #include "baechi/report/export/trace_events.h"
 #include "baechi/report/facts/time_columns.h"
-#include "baechi/report/picture/picture_layout.h"
-#include "baechi/report/picture/plan_picture.h"
-#include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/terminal_view.h"
 #include "unit/graphs.h"
 #include "unit/simulate/random_placement.h"
@@ -255,79 +251,24 @@ TEST_CASE("split spec: a pipeline is split before the first layer of each furthe
   CHECK_THROWS_AS(exported("split-spec", graph, {0, 0, 1, 0, 0, 1, 1, 1, 1, 1}), InputError);
 }
 
-TEST_CASE("picture layout: data flows down, devices have lanes, and no two nodes share a place") {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    CAPTURE(seed);
-    const OpGraph graph = testing::random_dag(seed);
-    const Cluster cluster = testing::unit_latency_cluster(3, Bytes(1'000'000));
-    Placement placement(graph.num_ops(), DeviceId(0));
-    for (const OpId op : graph.ops()) placement[op] = DeviceId((op.index() * 7 + seed) % 3);
-    const Plan plan = placed(graph, cluster, placement);
-    const PlanPicture picture = plan_picture(graph, plan, graph.num_ops());
-    const PictureLayout layout = layout_picture(picture, 3);
-    REQUIRE(layout.row.size() == graph.num_ops());
-    for (const PictureEdge& edge : picture.edges)
-      CHECK(layout.row[edge.from] < layout.row[edge.to]);
-    std::set<std::pair<std::size_t, std::size_t>> places;
-    for (std::size_t n = 0; n < picture.nodes.size(); ++n) {
-      const LaneExtent& lane = layout.lanes[picture.nodes[n].device];
-      CHECK(layout.column[n] >= lane.first);
-      CHECK(layout.column[n] < lane.first + lane.width);
-      CHECK(places.emplace(layout.row[n], layout.column[n]).second);
-    }
-  }
-}
-
-TEST_CASE("plan svg: operators one by one or in parts, transfers with their sizes, text escaped") {
-  const OpGraph graph = language_model(3);
-  const std::string whole = exported("svg", graph, {0, 0, 0, 0, 0, 1, 1, 1});
-  const auto count = [](const std::string& text, std::string_view what) {
+TEST_CASE("plan svg: passes of every device, idle times with causes, text escaped") {
+  const std::string whole = exported("svg", language_model(3), {0, 0, 0, 0, 0, 1, 1, 1});
+  const auto count = [&](std::string_view what) {
     std::size_t found = 0;
-    for (std::size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++found;
+    for (std::size_t at = whole.find(what); at != whole.npos; at = whole.find(what, at + 1))
+      ++found;
     return found;
   };
-  CHECK(count(whole, "<g>") == 8);
-  CHECK(count(whole, "class=\"e") == 7);
-  CHECK(count(whole, "class=\"e x\"") == 1);  // one tensor crosses
-  CHECK(count(whole, ">2.00 KiB</text>") == 1);
-  CHECK(count(whole, "class=\"d\"") == 2);  // lanes
-  const Cluster cluster = testing::unit_latency_cluster(2, Bytes(10'000'000));
-  const Plan plan = placed(graph, cluster, Placement(graph.num_ops(), DeviceId(0)));
-  const std::string parts = plan_svg(graph, plan, 4);  // embed, head, model
-  CHECK(count(parts, "<g>") == 3);
-  CHECK(parts.find("6 ops, ") != std::string::npos);
+  CHECK(count("<title>forward: ") == 2);
+  CHECK(count("class=\"d\"") == 3);  // lanes
+  CHECK(count("<title>idle, ") == 3);
+  CHECK(count(" micro-batch") == 0);
 
   OpGraphBuilder builder("a<b>&\"c\"");
-  builder.set_time(builder.add_operator({.name = "x<y&z>"}), kAnyKind, Time(1));
-  const OpGraph odd = std::move(builder).build();
-  const std::string escaped = exported("svg", odd, {0});
-  CHECK(escaped.find("x&lt;y&amp;z&gt;") != std::string::npos);
-  CHECK(escaped.find("<y") == std::string::npos);
-}
-
-TEST_CASE("plan picture: few operators are drawn one by one, many as the parts their names tell") {
-  const OpGraph graph = layered_model(4);
-  const std::vector<int> devices{0, 0, 0, 1, 1, 1, 2, 2};
-  const Cluster cluster = testing::unit_latency_cluster(3, Bytes(10'000));
-  Placement placement;
-  for (const int device : devices) placement.push_back(DeviceId(device));
-  const Plan plan = placed(graph, cluster, placement);
-  const auto node = [&](std::size_t most, std::string_view name) -> std::optional<PictureNode> {
-    for (const PictureNode& each : plan_picture(graph, plan, most).nodes)
-      if (each.name == name) return each;
-    return std::nullopt;
-  };
-  CHECK(node(300, "layers/1/a").has_value());
-  CHECK_FALSE(node(7, "layers/1/a").has_value());
-  REQUIRE(node(7, "layers/0").has_value());
-  CHECK(node(7, "layers/0")->operators == 2);
-  CHECK(node(7, "layers/0")->time == Time(20));
-  CHECK(std::ranges::any_of(plan_picture(graph, plan, 7).edges, [](const PictureEdge& edge) {
-    return edge.from == 1 && edge.to == 2;  // layer 1 is on two devices
-  }));
-  REQUIRE(node(4, "layers").has_value());
-  CHECK(node(4, "layers")->operators == 3);
-  CHECK(node(1, "all").has_value());
+  builder.set_time(builder.add_operator({.name = "x"}), kAnyKind, Time(1));
+  const std::string escaped = exported("svg", std::move(builder).build(), {0});
+  CHECK(escaped.find("a&lt;b&gt;&amp;") != std::string::npos);
+  CHECK(escaped.find("a<b") == std::string::npos);
 }
 
 TEST_CASE("exports: names with commas, quotes and line ends keep their cell") {

@@ -16,7 +16,6 @@
 #include "baechi/io/onnx/write_onnx.h"
 #include "baechi/report/export/layer_formats.h"
 #include "baechi/report/export/layers.h"
-#include "baechi/report/picture/pipeline_svg.h"
 #include "baechi/report/picture/plan_svg.h"
 #include "baechi/report/text/csv_field.h"
 
@@ -166,9 +165,7 @@ std::string to_comfyui(const OpGraph& graph, const Plan& plan) {
 
 std::string to_svg(const OpGraph& graph, const Plan& plan) { return plan_svg(graph, plan); }
 
-std::string to_pipeline_svg(const Unrolled& step, const Plan& plan) {
-  return pipeline_svg(step, plan);
-}
+std::string to_svg_of_step(const Unrolled& step, const Plan& plan) { return plan_svg(step, plan); }
 
 std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
   static_cast<void>(graph);
@@ -178,9 +175,9 @@ std::string to_onnx_runtime(const OpGraph& graph, const Plan& plan) {
 constexpr std::array<ExportFormat, 13> kFormats{{
     {"csv", "a row per operator: device, times, memory", to_csv},
     {"svg",
-     "a picture: a lane per device, data flowing down, at most 300 nodes; with several "
-     "micro-batches, time flowing to the right",
-     to_svg, false, to_pipeline_svg},
+     "a picture: a lane per device, time flowing to the right, passes and what idle devices wait "
+     "for",
+     to_svg, false, to_svg_of_step},
     {"device-map", "Hugging Face device_map: the device of every module that holds weights",
      to_device_map, true},
     {"tensorflow", "TensorFlow: the device string of each node", to_tensorflow, true},

@@ -3,198 +3,237 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <cstdio>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "baechi/base/short_text.h"
-#include "baechi/report/picture/picture_layout.h"
-#include "baechi/report/picture/plan_picture.h"
-#include "baechi/report/picture/svg_text.h"
+#include "baechi/cluster/cluster.h"
+#include "baechi/report/facts/bubbles.h"
+#include "baechi/report/facts/timeline_bars.h"
 
 namespace baechi {
 namespace {
 
 // In pixels.
-constexpr std::int64_t kNodeWidth = 150, kNodeHeight = 34, kGapX = 14, kGapY = 40;
-constexpr std::int64_t kMargin = 16, kLanePadding = 12, kLaneGap = 18, kHeader = 64;
-constexpr std::size_t kMostCharacters = 20;  // of a line in a node
-constexpr std::size_t kMostLabels = 40;      // on edges between devices: the heaviest
+constexpr int kPictureWidth = 960, kGutter = 76, kValueWidth = 58, kTop = 34, kLaneHeight = 34,
+              kLaneStep = 42, kAxisHeight = 26, kLegendHeight = 26;
+constexpr double kPlotWidth = kPictureWidth - kGutter - kValueWidth;
+constexpr std::size_t kMostBars = 10'000;
 
-// Stripes that tell neighbouring groups apart.
-constexpr std::array<std::string_view, 6> kStripes{"#1f78b4", "#e31a1c", "#33a02c",
-                                                   "#6a3d9a", "#ff7f00", "#b15928"};
+// Backward passes have these colours, forward passes a lighter shade.
+constexpr std::array<std::string_view, 8> kMicroBatchColors{
+    "#5b8def", "#f0a03c", "#45b37f", "#a67be0", "#e06c82", "#33b3d1", "#c2a92a", "#d983c0"};
+constexpr std::string_view kStepColor = "#8a94a3";  // what runs once per step
+constexpr std::array<std::string_view, kBubbleCauses.size()> kCauseColors{
+    "#dfe5ee", "#c3cddc", "#f3c1b8", "#bfe3ec", "#d6c8f5"};
 
-// The end of a long name says more than its beginning.
-std::string shortened(std::string_view text) {
-  std::size_t length = 0;
-  for (const char c : text) length += (static_cast<unsigned char>(c) & 0xC0U) != 0x80U ? 1 : 0;
-  if (length <= kMostCharacters) return std::string(text);
-  for (; length >= kMostCharacters; --length) {
-    std::size_t bytes = 1;
-    while (bytes < text.size() && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80U)
-      ++bytes;
-    text.remove_prefix(bytes);
-  }
-  return "…" + std::string(text);
-}
+struct Pass {
+  OpId op{0};  // one of it
+  Time start, end;
+};
 
-std::string attribute(std::string_view name, std::int64_t value) {
-  return " " + std::string(name) + "=\"" + std::to_string(value) + "\"";
-}
-
-class SvgWriter {
- public:
-  SvgWriter(const OpGraph& graph, const Plan& plan, std::size_t max_nodes)
-      : graph_(graph),
-        plan_(plan),
-        picture_(plan_picture(graph, plan, max_nodes)),
-        layout_(layout_picture(picture_, plan.cluster.devices.size())),
-        lane_left_(plan.cluster.devices.size(), 0) {
-    std::int64_t left = kMargin;
-    for (const DeviceId device : layout_.lanes.keys()) {
-      lane_left_[device] = left;
-      if (layout_.lanes[device].width > 0) left += lane_width(device) + kLaneGap;
+// With what XML reserves escaped, and control characters as spaces.
+std::string xml_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
     }
-    width_ = std::max<std::int64_t>(left - kLaneGap + kMargin, 320);
-    height_ = kHeader + static_cast<std::int64_t>(layout_.rows) * (kNodeHeight + kGapY) + kMargin;
   }
+  return out;
+}
+
+std::string decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  return text;
+}
+
+class PlanSvg {
+ public:
+  PlanSvg(const StepGraph& step, const Plan& plan)
+      : step_(step), plan_(plan), cluster_(plan.cluster) {}
 
   std::string write() {
-    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\"" + attribute("width", width_) +
-           attribute("height", height_) + " viewBox=\"0 0 " + std::to_string(width_) + " " +
-           std::to_string(height_) + "\" role=\"img\">\n";
-    out_ += "<title>" + xml_text(graph_.name().empty() ? "plan" : graph_.name()) + ": " +
-            count_text(graph_.num_ops()) + " operators, a step of " + short_text(plan_.makespan()) +
-            "</title>\n";
-    out_ +=
-        "<style>text{font:12px system-ui,sans-serif;fill:#1b1f24}.s{font-size:10px;fill:#4b5563}"
-        ".d{font-weight:600;font-size:13px}.e{fill:none;stroke:#9aa4b1;stroke-opacity:.75}"
-        ".x{stroke:#b42318;stroke-opacity:.85}.c{stroke-dasharray:3 3}"
-        ".l{font-size:10px;fill:#b42318;paint-order:stroke;stroke:#fff;stroke-width:3px}</style>\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
-    for (const DeviceId device : layout_.lanes.keys()) write_lane(device);
-    for (const PictureEdge& edge : picture_.edges) write_edge(edge);
-    for (std::size_t n = 0; n < picture_.nodes.size(); ++n) write_node(n);
-    for (const PictureEdge& edge : heaviest_crossings()) write_label(edge);
+    const DeviceOrder order = order_of(plan_.schedule, step_.graph(), cluster_.num_devices());
+    const auto bars = timeline_bars(plan_.schedule, order, kMostBars);
+    const auto bubbles = find_bubbles(step_, cluster_, plan_.schedule);
+    begin();
+    for (const DeviceId device : cluster_.devices()) lane(device, bars[device], bubbles[device]);
+    axis();
+    legend(bubbles);
     return out_ + "</svg>\n";
   }
 
  private:
-  std::int64_t lane_width(DeviceId device) const {
-    return static_cast<std::int64_t>(layout_.lanes[device].width) * (kNodeWidth + kGapX) - kGapX +
-           2 * kLanePadding;
+  bool numbered() const { return step_.micro_batches() > 1; }
+  // Absent: it runs once per step of several micro-batches.
+  std::optional<std::uint32_t> micro_batch(OpId op) const {
+    return numbered() ? step_.micro_batch(op) : 0;
   }
-  std::int64_t left(std::size_t node) const {
-    const DeviceId device = picture_.nodes[node].device;
-    const std::size_t column = layout_.column[node] - layout_.lanes[device].first;
-    return lane_left_[device] + kLanePadding +
-           static_cast<std::int64_t>(column) * (kNodeWidth + kGapX);
-  }
-  std::int64_t top(std::size_t node) const {
-    return kHeader + static_cast<std::int64_t>(layout_.row[node]) * (kNodeHeight + kGapY);
+  int bottom() const { return kTop + kLaneStep * static_cast<int>(cluster_.num_devices()); }
+  double x(Time time) const {
+    const double whole = static_cast<double>(std::max<std::int64_t>(1, plan_.makespan().count()));
+    return kGutter + kPlotWidth * static_cast<double>(time.count()) / whole;
   }
 
-  void write_lane(DeviceId device) {
-    if (layout_.lanes[device].width == 0) return;
-    const Device& spec = plan_.cluster.devices[device.index()];
-    out_ += "<rect" + attribute("x", lane_left_[device]) + attribute("y", kMargin) +
-            attribute("width", lane_width(device)) + attribute("height", height_ - 2 * kMargin) +
-            " rx=\"8\" fill=\"" + std::string(device_fill(device)) +
-            "\" fill-opacity=\".18\" stroke=\"" + std::string(device_fill(device)) + "\"/>\n";
-    const std::string used = device.index() < plan_.devices.size()
-                                 ? short_text(plan_.devices[device].peak) + " of "
-                                 : std::string();
-    out_ += "<text class=\"d\"" + attribute("x", lane_left_[device] + kLanePadding) +
-            attribute("y", kMargin + 19) + ">" + xml_text(spec.name) +
-            "</text>\n<text class=\"s\"" + attribute("x", lane_left_[device] + kLanePadding) +
-            attribute("y", kMargin + 34) + ">" + xml_text(used + short_text(spec.capacity)) +
-            "</text>\n";
+  void begin() {
+    const std::string height = std::to_string(bottom() + kAxisHeight + kLegendHeight);
+    const std::string width = std::to_string(kPictureWidth);
+    const std::string name = step_.graph().name().empty() ? "plan" : step_.graph().name();
+    const std::string title =
+        xml_text(name) + ": " +
+        (numbered() ? std::to_string(step_.micro_batches()) + " micro-batches in " : "a step of ") +
+        short_text(plan_.makespan());
+    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + width + "\" height=\"" + height +
+           "\" viewBox=\"0 0 " + width + " " + height + "\" role=\"img\">\n<title>" + title +
+           "</title>\n<style>text{font:12px system-ui,sans-serif;fill:#1b1f24}.t{font-weight:600;"
+           "font-size:14px}.d{font-weight:600}.s{font-size:11px;fill:#4b5563}.n{font-size:12px;"
+           "font-weight:600;text-anchor:middle;pointer-events:none}.f{fill-opacity:.5}.e{"
+           "text-anchor:end}.m{text-anchor:middle}</style>\n"
+           "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+    text("t", kGutter, 18, title);
   }
 
-  void write_node(std::size_t n) {
-    const PictureNode& node = picture_.nodes[n];
-    const std::string second =
-        node.kind.empty() && node.operators > 1
-            ? count_text(node.operators) + " ops, " + short_text(node.time)
-            : (node.kind.empty() ? "" : node.kind + ", ") + short_text(node.time);
-    std::string told = node.name + "\n" + second + ", from " + short_text(node.start);
-    out_ += "<g>";
-    std::string stripe;
-    if (node.group.has_value()) {
-      const std::string_view group =
-          graph_.colocation_names(graph_.members(*node.group).front()).front();
-      told += "\ncolocated as " + std::string(group);
-      stripe = "<rect" + attribute("x", left(n)) + attribute("y", top(n)) + " width=\"5\"" +
-               attribute("height", kNodeHeight) + " rx=\"2\" fill=\"" +
-               std::string(kStripes[node.group->index() % kStripes.size()]) + "\"/>";
+  void text(std::string_view kind, double x, double y, const std::string& words) {
+    out_ += "<text class=\"" + std::string(kind) + "\" x=\"" + decimal(x) + "\" y=\"" + decimal(y) +
+            "\">" + words + "</text>\n";
+  }
+
+  void box(double left, double top, double width, double height, std::string_view color,
+           std::string_view kind, const std::string& words) {
+    out_ += "<rect x=\"" + decimal(left) + "\" y=\"" + decimal(top) + "\" width=\"" +
+            decimal(std::max(width, 0.3)) + "\" height=\"" + decimal(height) + "\" fill=\"" +
+            std::string(color) + "\"" +
+            (kind.empty() ? "" : " class=\"" + std::string(kind) + "\"");
+    out_ += words.empty() ? "/>\n" : "><title>" + xml_text(words) + "</title></rect>\n";
+  }
+
+  std::string when(Time start, Time end) const {
+    return short_text(end - start) + " from " + short_text(start) + " to " + short_text(end);
+  }
+
+  void lane(DeviceId device, const std::vector<TimelineBar>& bars, const DeviceBubbles& idle) {
+    const int top = kTop + kLaneStep * static_cast<int>(device.index());
+    const double middle = top + kLaneHeight / 2.0 + 4;
+    text("d", 8, middle, xml_text(cluster_[device].name));
+    for (const Bubble& bubble : idle.bubbles) {
+      const auto cause = static_cast<std::size_t>(bubble.cause);
+      box(x(bubble.start), top, x(bubble.end) - x(bubble.start), kLaneHeight, kCauseColors[cause],
+          "", "idle, " + std::string(kBubbleCauses[cause]) + ": " + when(bubble.start, bubble.end));
     }
-    out_ +=
-        "<title>" + xml_text(told) + "</title><rect" + attribute("x", left(n)) +
-        attribute("y", top(n)) + attribute("width", kNodeWidth) + attribute("height", kNodeHeight) +
-        " rx=\"5\" stroke=\"#6b7280\" fill=\"" + std::string(device_fill(node.device)) + "\"/>" +
-        stripe + "<text" + attribute("x", left(n) + 10) + attribute("y", top(n) + 15) + ">" +
-        xml_text(shortened(node.name)) + "</text><text class=\"s\"" + attribute("x", left(n) + 10) +
-        attribute("y", top(n) + 28) + ">" + xml_text(shortened(second)) + "</text></g>\n";
+    for (const Pass& pass : passes_of(bars)) draw(pass, top);
+    const Time busy = plan_.makespan() - idle.idle();
+    text("s e", kPictureWidth - 4, middle,
+         share_text(busy.count(), plan_.makespan().count()) + " busy");
   }
 
-  bool crosses(const PictureEdge& edge) const {
-    return picture_.nodes[edge.from].device != picture_.nodes[edge.to].device;
+  bool one_pass(OpId a, OpId b) const {
+    return step_.micro_batch(a) == step_.micro_batch(b) &&
+           step_.graph()[a].backward == step_.graph()[b].backward;
   }
 
-  // Down from the bottom of one node to the top of the other; an edge that goes up leaves and
-  // enters at the sides.
-  void write_edge(const PictureEdge& edge) {
-    const bool down = layout_.row[edge.from] < layout_.row[edge.to];
-    const std::int64_t x1 = left(edge.from) + (down ? kNodeWidth / 2 : kNodeWidth);
-    const std::int64_t x2 = left(edge.to) + (down ? kNodeWidth / 2 : kNodeWidth);
-    const std::int64_t y1 = top(edge.from) + (down ? kNodeHeight : kNodeHeight / 2);
-    const std::int64_t y2 = top(edge.to) + (down ? 0 : kNodeHeight / 2);
-    const std::int64_t bend = std::clamp<std::int64_t>((y2 - y1) / 2, 18, 120);
-    const auto point = [](std::int64_t x, std::int64_t y) {
-      return std::to_string(x) + "," + std::to_string(y);
+  // Gaps that nobody sees do not part a pass.
+  std::vector<Pass> passes_of(const std::vector<TimelineBar>& bars) const {
+    std::vector<Pass> passes;
+    for (const TimelineBar& bar : bars) {
+      if (bar.end == bar.start) continue;
+      if (!passes.empty() && one_pass(passes.back().op, bar.op) &&
+          x(bar.start) - x(passes.back().end) < 0.5)
+        passes.back().end = bar.end;
+      else
+        passes.push_back({bar.op, bar.start, bar.end});
+    }
+    return passes;
+  }
+
+  void draw(const Pass& pass, int top) {
+    const std::optional<std::uint32_t> number = micro_batch(pass.op);
+    const bool backward = step_.graph()[pass.op].backward;
+    const double left = x(pass.start), width = x(pass.end) - left;
+    const std::string words = !number.has_value() ? "once per step"
+                              : numbered()        ? "micro-batch " + std::to_string(*number) +
+                                                        (backward ? ", backward" : ", forward")
+                              : backward          ? "backward"
+                                                  : "forward";
+    const double shown = width > 3 ? width - 0.8 : width;
+    box(left, top, shown, kLaneHeight,
+        number.has_value() ? kMicroBatchColors[*number % kMicroBatchColors.size()] : kStepColor,
+        number.has_value() && !backward ? "f" : "", words + ": " + when(pass.start, pass.end));
+    once_per_step_ = once_per_step_ || !number.has_value();
+    if (!number.has_value() || !numbered()) return;
+    const std::string label = std::to_string(*number);
+    if (width > 2.5 + 6.5 * static_cast<double>(label.size()))
+      text("n", left + width / 2, top + kLaneHeight / 2.0 + 4, label);
+  }
+
+  // Ticks at round times.
+  void axis() {
+    std::int64_t step = 1;
+    for (std::int64_t power = 1; plan_.makespan().count() / step > 8; power *= 10)
+      for (const std::int64_t factor : {1, 2, 5})
+        if (plan_.makespan().count() / step > 8) step = power * factor;
+    const int y = bottom();
+    for (std::int64_t at = 0; at <= plan_.makespan().count(); at += step) {
+      box(x(Time(at)), y - 6, 1, 5, "#9aa4b1", "", "");
+      text(at == 0 ? "s" : "s m", x(Time(at)), y + 10, at == 0 ? "0" : short_text(Time(at)));
+      if (plan_.makespan().count() - at < step) break;
+    }
+  }
+
+  void legend(const IdVector<DeviceId, DeviceBubbles>& bubbles) {
+    std::array<Time, kBubbleCauses.size()> total = {};
+    for (const DeviceBubbles& device : bubbles)
+      for (std::size_t cause = 0; cause < total.size(); ++cause)
+        total[cause] += device.total[cause];
+    const double y = bottom() + kAxisHeight;
+    double left = kGutter;
+    const auto entry = [&](std::string_view color, std::string_view kind,
+                           const std::string& words) {
+      box(left, y, 12, 12, color, kind, "");
+      text("s", left + 17, y + 10, words);
+      left += 34 + 6.1 * static_cast<double>(words.size());
     };
-    const std::string control = down ? point(x1, y1 + bend) + " " + point(x2, y2 - bend)
-                                     : point(x1 + 60, y1) + " " + point(x2 + 60, y2);
-    // A pixel more for every factor of 16.
-    const auto size = static_cast<std::uint64_t>(edge.bytes.count() / 1024 + 1);
-    const int wide = 1 + std::min(4, (static_cast<int>(std::bit_width(size)) - 1) / 4);
-    out_ += std::string("<path class=\"e") + (crosses(edge) ? " x" : "") +
-            (edge.control ? " c" : "") + "\" stroke-width=\"" + std::to_string(wide) + "\" d=\"M" +
-            point(x1, y1) + " C" + control + " " + point(x2, y2) + "\"/>\n";
+    entry(kMicroBatchColors[0], "f", "forward");
+    entry(kMicroBatchColors[0], "", "backward");
+    if (once_per_step_) entry(kStepColor, "", "once per step");
+    const double all = static_cast<double>(std::max<std::int64_t>(1, plan_.makespan().count())) *
+                       static_cast<double>(bubbles.size());
+    for (std::size_t cause = 0; cause < total.size(); ++cause)
+      if (total[cause] > Time(0))
+        entry(kCauseColors[cause], "",
+              "idle, " + std::string(kBubbleCauses[cause]) + " " +
+                  share_text(static_cast<double>(total[cause].count()) / all));
   }
 
-  std::vector<PictureEdge> heaviest_crossings() const {
-    std::vector<PictureEdge> crossings;
-    for (const PictureEdge& edge : picture_.edges)
-      if (crosses(edge) && edge.bytes > Bytes(0)) crossings.push_back(edge);
-    std::ranges::stable_sort(crossings, std::greater<>(), &PictureEdge::bytes);
-    if (crossings.size() > kMostLabels) crossings.resize(kMostLabels);
-    return crossings;
-  }
-
-  void write_label(const PictureEdge& edge) {
-    const std::int64_t x = (left(edge.from) + left(edge.to) + kNodeWidth) / 2;
-    const std::int64_t y = (top(edge.from) + top(edge.to) + kNodeHeight) / 2;
-    out_ += "<text class=\"l\" text-anchor=\"middle\"" + attribute("x", x) + attribute("y", y + 4) +
-            ">" + xml_text(short_text(edge.bytes)) + "</text>\n";
-  }
-
-  const OpGraph& graph_;
+  const StepGraph step_;
   const Plan& plan_;
-  const PlanPicture picture_;
-  const PictureLayout layout_;
-  IdVector<DeviceId, std::int64_t> lane_left_;
-  std::int64_t width_ = 0, height_ = 0;
+  const Cluster cluster_;
   std::string out_;
+  bool once_per_step_ = false;  // something was drawn that runs once per step
 };
 
 }  // namespace
 
-std::string plan_svg(const OpGraph& graph, const Plan& plan, std::size_t max_nodes) {
-  return SvgWriter(graph, plan, max_nodes).write();
+std::string plan_svg(const StepGraph& step, const Plan& plan) {
+  return PlanSvg(step, plan).write();
 }
 
 }  // namespace baechi
