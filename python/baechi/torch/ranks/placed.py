@@ -53,8 +53,7 @@ class RankPlaced(Placed):
 
     def _made_placement(self, *given: Any) -> RankPlacement:
         how, buckets = self.asked.search, buckets_of(self.planned)
-        options = {"compile": bool(how.compile), "replay": how.replay}
-        made = RankPlacement(self.processes, *given, **options)
+        made = RankPlacement(self.processes, *given, compile=bool(how.compile))
         made.buckets = buckets
         made.starts |= {f"{name}:{REDUCE}": [start] for name, (start, _) in buckets.items()}
         return made

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "capture.h"
 #include "host_time.h"
 #include "task_queue.h"
 
@@ -216,13 +215,9 @@ void set_current_device(int device) { this_device = device; }
 
 void charge_host(std::int64_t duration) { host_ns += duration; }
 
-void charge_host_call() { charge_host(host_cost_ns(false)); }
-
 void submit(c10::Stream stream, const Submission& submission, Task task) {
   check_not_forked();
-  if (const auto capture = capture_of(stream))
-    return capture->run(stream, submission, std::move(task));
-  if (submission.charged) host_ns += host_cost_ns(submission.copy);
+  host_ns += host_cost_ns(submission.copy);
   device_errors()[static_cast<std::size_t>(stream.device_index())].report();
   Queue& queue = queue_of(stream);
   {
@@ -247,8 +242,6 @@ void submit_quietly(c10::Stream stream, Task task) noexcept {
 
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task) {
   check_not_forked();
-  refuse_in_capture(source, "cannot copy between devices");
-  refuse_in_capture(target, "cannot copy between devices");
   host_ns += host_cost_ns(true);
   device_errors()[static_cast<std::size_t>(source.device_index())].report();
   device_errors()[static_cast<std::size_t>(target.device_index())].report();
@@ -283,11 +276,6 @@ void submit_copy(c10::Stream source, c10::Stream target, const Submission& submi
 }
 
 MarkPtr record(c10::Stream stream) {
-  const auto capture = capture_of(stream);
-  return capture ? capture->record(stream) : record_now(stream);
-}
-
-MarkPtr record_now(c10::Stream stream) {
   check_not_forked();
   Queue& queue = queue_of(stream);
   auto mark = std::make_shared<Mark>();
@@ -312,7 +300,6 @@ MarkPtr record_now(c10::Stream stream) {
 }
 
 void wait_for(c10::Stream stream, const MarkPtr& mark) {
-  if (mark->capture != 0 || capture_of(stream)) return wait_in_capture(stream, mark);
   Queue& queue = queue_of(stream);
   {
     const std::lock_guard lock(queue.clock_mutex);
@@ -321,13 +308,9 @@ void wait_for(c10::Stream stream, const MarkPtr& mark) {
   if (!mark->passed) queue.push({"wait", [mark] { mark->wait(); }, 0, false});
 }
 
-bool is_idle(c10::Stream stream) {
-  refuse_in_capture(stream, "cannot ask whether a stream is done");
-  return queue_of(stream).all_passed();
-}
+bool is_idle(c10::Stream stream) { return queue_of(stream).all_passed(); }
 
 void synchronize(const MarkPtr& mark, int device) {
-  refuse_captured(mark, "cannot wait");
   mark->wait();
   advance(host_ns, mark->virtual_ns);
   drop_done();
@@ -337,7 +320,6 @@ void synchronize(const MarkPtr& mark, int device) {
 void synchronize(c10::Stream stream) { synchronize(record(stream), stream.device_index()); }
 
 void synchronize_device(int device) {
-  refuse_in_capture(device, "cannot wait");
   for (int id = 0; id < kStreams; ++id) {
     const auto mark = record(stream_of(device, id));
     mark->wait();
@@ -351,14 +333,13 @@ void synchronize_all() noexcept {
   if (is_forked) return;
   do {
     for (int device = 0; device < kMaxDevices; ++device)
-      for (int id = 0; id < kStreams; ++id) record_now(stream_of(device, id))->wait();
+      for (int id = 0; id < kStreams; ++id) record(stream_of(device, id))->wait();
   } while (drop_done());  // what is dropped may be poisoned
 }
 
 void keep_alive_until_done(c10::Stream stream, std::shared_ptr<void> reference) {
   drop_done();
-  if (const auto capture = capture_of(stream)) return capture->keep(std::move(reference));
-  auto mark = record_now(stream);
+  auto mark = record(stream);
   if (mark->passed) return;
   const std::lock_guard lock(kept_mutex);
   kept().push_back({std::move(mark), std::move(reference)});
