@@ -17,7 +17,6 @@ from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs
 from baechi.torch.costs.measured import measure
 from baechi.torch.interop.device_map import device_map
-from baechi.torch.interop.pt2 import load_pt2
 from baechi.torch.interop.split_spec import module_fqns_per_model_part, split_spec
 from baechi.torch.placed import Placed
 from baechi.torch.placing import place, plan
@@ -34,7 +33,6 @@ __all__ = [
     "Verification",
     "capture",
     "device_map",
-    "load_pt2",
     "measure",
     "module_fqns_per_model_part",
     "place",

@@ -8,7 +8,9 @@ import gc
 import inspect
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -433,3 +435,17 @@ def test_a_captured_model_is_let_go(training: bool) -> None:
     gc.collect()
     assert gone() is None
     assert step.keys
+
+
+def test_what_torch_export_saved_is_a_model(tmp_path: Path) -> None:
+    model, example = models.made("mlp")
+    x = example["input"]
+    saved = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(saved, tmp_path / "model.pt2")
+    again = torch.export.load(tmp_path / "model.pt2").module()
+    steps = [capture(one, torch.cat([x, x])) for one in (model, again)]
+    assert steps[1].made_by == "dynamo"
+    calls = [Counter(key.split(":")[-2] for key in step.keys.values()) for step in steps]
+    assert calls[0] == calls[1]
+    weights = [{i.name for i in step.inputs if i.kind == "weight"} for step in steps]
+    assert weights[0] == weights[1]

@@ -249,7 +249,6 @@ def too_small() -> Any:
         (lambda: baechi.torch.capture(nn.Linear(5, 4), X), baechi.InputError),
         (lambda: baechi.torch.measure(nn.Linear(4, 4), X, devices={}), baechi.InputError),
         (lambda: baechi.torch.device_map(3, {}), baechi.InputError),
-        (lambda: baechi.torch.load_pt2("nothing.pt2", "rtx3090"), baechi.InputError),
     ],
 )
 def test_an_error_of_the_user_ends_at_the_users_call(call: Any, error: type[Exception]) -> None:

@@ -92,8 +92,9 @@ void refuse_model_file(std::string_view text, const std::string& place) {
       ": load the model in Python, and baechi.torch.place or "
       "baechi.tensorflow.place places it";
   if (text.starts_with("PK\x03\x04"))
-    throw InputError(place, "this is a zip archive, as torch.save and Keras write" + in_python +
-                                " (baechi.torch.load_pt2 reads what torch.export.save wrote)");
+    throw InputError(place,
+                     "this is a zip archive, as torch.save and Keras write" + in_python +
+                         " (of what torch.export.save wrote: torch.export.load(path).module())");
   if (text.size() > 1 && text[0] == '\x80' && text[1] >= 2 && text[1] <= 5)
     throw InputError(place, "this is a Python pickle" + in_python);
   if (text.starts_with("\x89HDF"))
