@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "generator.h"
-#include "host_time.h"
 #include "launch.h"
 #include "meta.h"
 #include "stack.h"
@@ -287,9 +286,7 @@ class Call {
   void run_here(const std::optional<Stack>& expected) {
     if (settings().asynchronous) synchronize(current_stream(device_));
     HostAliases aliases;
-    std::optional<NotHostTime> paused(std::in_place);
     Stack found = results_of(op_, kernel_, host_arguments(aliases, false));
-    paused.reset();
     Stack results;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const bool known = expected && (found[i].isTensor() || found[i].isTensorList());

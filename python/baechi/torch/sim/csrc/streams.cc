@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "host_time.h"
 #include "task_queue.h"
 
 namespace baechi::sim {
@@ -165,7 +164,6 @@ Task exclusive(Port& out, Port& in, std::int64_t duration_ns, Task task) {
 
 // Runs a task in the caller's thread: synchronous mode.
 void run_now(const Submission& submission, const Task& task) {
-  const NotHostTime paused;
   const auto start = Clock::now();
   task();
   if (const auto least = waited_for(submission.duration_ns); least > 0)
@@ -217,7 +215,7 @@ void charge_host(std::int64_t duration) { host_ns += duration; }
 
 void submit(c10::Stream stream, const Submission& submission, Task task) {
   check_not_forked();
-  host_ns += host_cost_ns(submission.copy);
+  host_ns += submission.copy ? settings().host_send_ns : settings().host_call_ns;
   device_errors()[static_cast<std::size_t>(stream.device_index())].report();
   Queue& queue = queue_of(stream);
   {
@@ -242,7 +240,7 @@ void submit_quietly(c10::Stream stream, Task task) noexcept {
 
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task) {
   check_not_forked();
-  host_ns += host_cost_ns(true);
+  host_ns += settings().host_send_ns;
   device_errors()[static_cast<std::size_t>(source.device_index())].report();
   device_errors()[static_cast<std::size_t>(target.device_index())].report();
   Queue& from = queue_of(source);
@@ -373,7 +371,6 @@ void reset_virtual_clock() {
     device.in.taken.clear();
   }
   host_ns = 0;
-  restart_host_time();
 }
 
 void stop_threads() noexcept {
