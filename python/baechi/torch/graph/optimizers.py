@@ -18,14 +18,6 @@ from baechi._core import InputError
 Kept = Callable[[torch.Tensor], tuple[int, ...]]  # the bytes of each tensor beside a weight
 
 
-def _nothing(weight: torch.Tensor) -> tuple[int, ...]:  # noqa: ARG001
-    return ()
-
-
-def _like(count: int) -> Kept:
-    return lambda weight: (int(weight.numel()) * weight.element_size(),) * count
-
-
 def _factored(weight: torch.Tensor) -> tuple[int, ...]:
     """Return the bytes of a row's and a column's averages, which are kept in 32 bits."""
     count = 4 * int(weight.numel())
@@ -34,28 +26,17 @@ def _factored(weight: torch.Tensor) -> tuple[int, ...]:
     return tuple(count // max(int(size), 1) for size in weight.shape[-2:])
 
 
-OPTIMIZERS: dict[str, Kept] = {
-    "none": _nothing,
-    "sgd": _nothing,
-    "momentum": _like(1),
-    "rmsprop": _like(1),
-    "adagrad": _like(1),
-    "adam": _like(2),
-    "adamw": _like(2),
-    "adafactor": _factored,
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {  # by name: a class, and its settings
+    "none": (None, {}),
+    "sgd": (optim.SGD, {}),
+    "momentum": (optim.SGD, {"momentum": 0.9}),
+    "rmsprop": (optim.RMSprop, {}),
+    "adagrad": (optim.Adagrad, {}),
+    "adam": (optim.Adam, {}),
+    "adamw": (optim.AdamW, {}),
+    "adafactor": (optim.Adafactor, {}),
 }
 Made = Callable[[torch.Tensor], optim.Optimizer]  # an optimizer of one weight
-_MADE: dict[str, Made] = {
-    "sgd": lambda weight: optim.SGD([weight]),
-    "momentum": lambda weight: optim.SGD([weight], momentum=0.9),
-    "rmsprop": lambda weight: optim.RMSprop([weight]),
-    "adagrad": lambda weight: optim.Adagrad([weight]),
-    "adam": lambda weight: optim.Adam([weight]),
-    "adamw": lambda weight: optim.AdamW([weight]),
-    "adafactor": lambda weight: optim.Adafactor([weight]),
-}
-
-
 # PyTorch's own whose update of a weight reads that weight, its gradient and its state alone; what
 # is derived of them may read others.
 BY_PIECES: frozenset[Any] = frozenset(
@@ -95,8 +76,6 @@ def updates_of(optimizer: Any) -> Updates:
     """Return what an optimizer does: given by name, as a class or as an instance."""
     if isinstance(optimizer, Updates):
         return optimizer
-    if optimizer is None:
-        return Updates("none", _nothing)
     if isinstance(optimizer, str):
         name = optimizer.lower()
         if name not in OPTIMIZERS:
@@ -104,9 +83,14 @@ def updates_of(optimizer: Any) -> Updates:
                 f"optimizer: {optimizer!r} is unknown: one of {', '.join(OPTIMIZERS)}, a class, or "
                 "the optimizer itself"
             )
-        return Updates(name, OPTIMIZERS[name], _MADE.get(name))
-    cls = optimizer if isinstance(optimizer, type) else type(optimizer)
-    made = partial(_of, cls, {} if isinstance(optimizer, type) else _settings(optimizer))
+        cls, settings = OPTIMIZERS[name]
+    else:
+        given = optimizer is None or isinstance(optimizer, type)
+        cls, settings = (optimizer, {}) if given else (type(optimizer), _settings(optimizer))
+        name = "none" if cls is None else cls.__name__
+    if cls is None:
+        return Updates(name, lambda _: ())
+    made = partial(_of, cls, settings)
     if cls.__name__ == "Adafactor":
         return Updates("adafactor", _factored, made)
     kept = cache(partial(_kept, cls, made))
@@ -115,11 +99,11 @@ def updates_of(optimizer: Any) -> Updates:
     def of(weight: torch.Tensor) -> tuple[int, ...]:
         return tuple(round(part * int(weight.numel())) for part in kept(weight.dtype))
 
-    return Updates(cls.__name__, of, made)
+    return Updates(name, of, made)
 
 
-def _of(cls: type, settings: dict[str, Any], *weights: torch.Tensor) -> optim.Optimizer:
-    made: optim.Optimizer = cls([*weights], lr=1e-3)
+def _of(cls: type, settings: dict[str, Any], weight: torch.Tensor) -> optim.Optimizer:
+    made: optim.Optimizer = cls([weight], lr=1e-3)
     made.param_groups[0].update(copy.deepcopy(settings))  # steps may count in its tensors
     return made
 
