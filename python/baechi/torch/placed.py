@@ -90,7 +90,7 @@ class Placed:
 
     def _made_placement(self, *given: Any) -> Placement:
         how = self.asked.search
-        return Placement(*given, compile=bool(how.compile))
+        return Placement(*given, compile=bool(how.compile), replay=how.replay)
 
     def _made_backend(self) -> Backend:
         return Backend(self._placement)

@@ -30,6 +30,7 @@ class Search:
             `placed.optimizer` piece by piece on devices ("pieces").
         compile: Whether Inductor compiles what runs on one device between two transfers; None:
             if `torch.compile` was given the model.
+        replay: Whether it is captured behind a first run, and replayed: as CUDA graphs.
         verbose: Whether to say what takes over a second; None: on a terminal and in a notebook.
         options: More for `baechi.place_graph`, which says what there is.
 
@@ -43,6 +44,7 @@ class Search:
     nodes: int | None = None
     updates: str = "host"
     compile: bool | None = None
+    replay: bool = False
     verbose: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -54,6 +56,8 @@ class Search:
                 raise InputError(f"{name} is one of {', '.join(known)}, not {given}")
         if self.compile not in (None, True, False):
             raise InputError(f"compile: expected True or False, found {described(self.compile)}")
+        if self.replay not in (True, False):
+            raise InputError(f"replay: expected True or False, found {described(self.replay)}")
         if self.nodes is not None and not (isinstance(self.nodes, int) and self.nodes >= 1):
             raise InputError(f"nodes: expected a number from 1 up, found {described(self.nodes)}")
         if self.nodes is not None and not self.paper:

@@ -27,7 +27,7 @@ _MORE = {
         *("faults", "infinite", "checkpointed", "simulated", "dropped", "copied_simulated"),
         *("hosted", "mixed", "mixed_infinite", "late", "quantised_saved"),
         "drawn_beside",
-        *("called_simulated", "called_hosted", "called_mixed"),
+        *("called_simulated", "called_replayed", "called_hosted", "called_mixed"),
         *("called_infinite", "called_to_host"),
     ],
     3: ["quantised_resumed"],
@@ -69,7 +69,7 @@ def test_losses_and_weights_are_those_of_one_process(folder: Path, count: int, n
 
 
 _SIMULATED = ["simulated", "copied_simulated", "hosted", "mixed"]
-_CALLED = ["called_simulated", "called_hosted", "called_mixed"]
+_CALLED = ["called_simulated", "called_replayed", "called_hosted", "called_mixed"]
 _INFINITE = ["infinite", "copied_infinite", "mixed_infinite", "called_infinite"]
 
 

@@ -32,6 +32,7 @@ def Unrecorded(_: Any, x: torch.Tensor) -> torch.Tensor:
     [
         ({"recompute": "some"}, "recompute is one of auto, all, none, not str 'some'"),
         ({"compile": "max"}, "compile: expected True or False, found str 'max'"),
+        ({"replay": "often"}, "replay: expected True or False, found str 'often'"),
         ({"granularity": "layer"}, "granularity is one of call, module, not str 'layer'"),
         ({"nodes": 3}, "only paper=True joins modules"),
         ({"nodes": 0, "paper": True}, "a number from 1 up"),

@@ -53,7 +53,8 @@ class RankPlaced(Placed):
 
     def _made_placement(self, *given: Any) -> RankPlacement:
         how, buckets = self.asked.search, buckets_of(self.planned)
-        made = RankPlacement(self.processes, *given, compile=bool(how.compile))
+        options = {"compile": bool(how.compile), "replay": how.replay}
+        made = RankPlacement(self.processes, *given, **options)
         made.buckets = buckets
         made.starts |= {f"{name}:{REDUCE}": [start] for name, (start, _) in buckets.items()}
         return made

@@ -68,6 +68,8 @@ class Backend:
     def end(self) -> None:
         """Let go of what runs the graphs: the model is not called by them any more."""
         self._runs.clear()
+        for replay in self.placement.replays:
+            replay.forget()
 
     def begin(self) -> None:
         """Say that a call of the model begins."""

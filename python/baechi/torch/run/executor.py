@@ -17,6 +17,7 @@ from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
 from baechi.torch.program.instructions import HOST, mapped, slots_in
 from baechi.torch.run.interpreter import Interpreter, check, check_count, constants_of, located
 from baechi.torch.run.regions import prepare
+from baechi.torch.run.replays import Replay, exclusive
 from baechi.torch.where.pinned import ready
 
 
@@ -25,7 +26,9 @@ def compile(  # noqa: A001
 ) -> Callable[[list[Any]], list[Any]]:
     """Return what runs a program over devices: a function that empties its list of inputs."""
     library = native.library()
-    return Executor(program, devices, library) if library else Interpreter(program, devices)
+    run = Executor(program, devices, library) if library else Interpreter(program, devices)
+    replays = any(isinstance(one, Run) and isinstance(one.target, Replay) for one in program.code)
+    return exclusive(run) if replays else run
 
 
 class Executor:

@@ -25,7 +25,7 @@ from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by, put_away
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.regions import in_regions
+from baechi.torch.run.replays import gathered
 from baechi.torch.run.undefined import reached, read_later, without
 from baechi.torch.where.drawn import repeats_programs
 from baechi.torch.where.mode import Aside
@@ -253,8 +253,7 @@ class Graph:
         return promised_by(self.forward_graph, self.placement, self.joint.returned)
 
     def _compiled(self, name: str, program: Program) -> Any:
-        if self.placement.compile:
-            program = in_regions(program)
+        program = gathered(program, self.placement)
         self.programs[name] = program
         return self._runnable(name, program)
 

@@ -30,6 +30,7 @@ class Placement:
         again: The calls that run again in the backward; `starts` has their second runs as
             `key@again`.
         compile: Whether what runs on one device between two transfers is compiled as one.
+        replay: Whether it is captured, and replayed.
         away: What is on a host while no device reads it.
         spare: The bytes of each device that the plan leaves free.
 
@@ -47,6 +48,7 @@ class Placement:
         spare: Sequence[int] = (),
         *,
         compile: bool = False,  # noqa: A002
+        replay: bool = False,
     ) -> None:
         self._model = weakref.ref(model)  # dynamo keeps what its backends hold
         self.devices = list(devices)
@@ -54,7 +56,8 @@ class Placement:
         self.homes = dict(homes)
         self.starts = dict(starts or {})
         self.again = frozenset(again)
-        self.compile = compile
+        self.compile, self.replay = compile, replay
+        self.replays: weakref.WeakSet[Any] = weakref.WeakSet()
         self.away = away or Away()
         self.spare = [*spare] or [0] * len(devices)
         self.accelerators = [d for i, d in enumerate(devices) if i != self.away.store]

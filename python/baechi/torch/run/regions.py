@@ -140,9 +140,15 @@ def prepare(program: Program, devices: dict[int, torch.device]) -> None:
             one.target.prepare(devices[one.device])
 
 
-def in_regions(program: Program) -> Program:
-    """Return a program whose calls are gathered into regions where they can be."""
-    gathering = _Gathering(program)
+Make = Callable[[Sequence[Run], Sequence[Slot], Sequence[Slot]], Region]
+
+
+def in_regions(program: Program, make: Make = Region, *, by_module: bool = True) -> Program:
+    """Return a program whose calls are gathered into regions where they can be.
+
+    ``by_module``: they end with numbered modules.
+    """
+    gathering = _Gathering(program, make, by_module)
     for one in program.code:
         gathering.add(one)
     for device in list(gathering.open):
@@ -156,7 +162,8 @@ def in_regions(program: Program) -> Program:
 class _Gathering:
     """The code so far, and the region of each device that is not at its end."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, make: Make, by_module: bool) -> None:
+        self.make, self.by_module = make, by_module
         self.code: list[Instruction] = []
         self.regions: list[Region] = []
         self.open: dict[int, list[Run]] = {}
@@ -168,7 +175,7 @@ class _Gathering:
             return
         if isinstance(one, Run) and _can_be_compiled(one):
             open_ = self.open.setdefault(one.device, [])
-            if _ends(open_, one):
+            if self.by_module and _ends(open_, one):
                 self.close(one.device)
                 open_ = self.open.setdefault(one.device, [])
             open_.append(one)
@@ -204,20 +211,26 @@ class _Gathering:
                 views.add(id(run))
                 wanted += [read.name for read in reads_of(run) if read.name in maker]
         calls = [run for run in runs if not _is_view(run)]
-        if len(calls) < _LEAST or not results:
+        count = sum(_calls_of(run) for run in calls)
+        if count < _LEAST or not results:
             self.code += runs
             return
         given = dict.fromkeys(
             slot for run in runs for slot in reads_of(run) if slot.name not in maker
         )
         outs = [slot for run in runs for slot in run.outs if slot.name in results]
-        region = Region(runs, list(given), outs)
+        region = self.make(runs, list(given), outs)
         room = Slot(f"{outs[0].name}.room", device, _room(runs, results))
-        name = f"{calls[0].name} and {len(calls) - 1} more"
+        name = f"{calls[0].name.partition(' and ')[0]} and {count - 1} more"
         assert device is not None  # there are calls
         self.regions.append(region)
         self.code.append(Run(region, tuple(given), {}, (*outs, room), device, name))
         self.code += [run for run in runs if id(run) in views]
+
+
+def _calls_of(run: Run) -> int:
+    inside = run.target.runs if isinstance(run.target, Region) else ()
+    return sum(not _is_view(one) for one in inside) or 1
 
 
 def _is_view(run: Run) -> bool:
@@ -236,6 +249,8 @@ def _ends(runs: Sequence[Run], following: Run) -> bool:
 
 def _can_be_compiled(run: Run) -> bool:
     target = run.target
+    if isinstance(target, Region):
+        return True
     if not isinstance(target, torch._ops.OpOverload) or target.namespace not in ("aten", "prims"):
         return False
     if target._schema.is_mutable or is_random(run) or run.device < 0 or not run.outs:

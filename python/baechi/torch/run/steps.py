@@ -35,7 +35,7 @@ from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.regions import in_regions
+from baechi.torch.run.replays import gathered
 from baechi.torch.where.hooks import batch_on
 
 
@@ -353,9 +353,7 @@ class Steps:
                 for order in orders
             ]
             fits = not exceeds(programs[0], programs[-1], placement.spare)
-            program = programs[0 if fits else -1]
-            if placement.compile:
-                program = in_regions(program)
+            program = gathered(programs[0 if fits else -1], placement)
             self.texts.append(program)
             found.programs[key] = parts, self._runnable(program, parts, joint)
         return found.programs[key]

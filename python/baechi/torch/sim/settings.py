@@ -20,6 +20,7 @@ from baechi.torch.native import build
 MAX_DEVICES = 16
 HOST = MAX_DEVICES  # the host's row and column in the table of links
 UNLIMITED = 2**63 - 1
+MEASURED = -1  # in the place of what a call or a copy costs the host
 
 
 class NativeLink(ctypes.Structure):
@@ -136,8 +137,8 @@ class Settings:
             communication=COMMUNICATION.index(self.communication),
             operator_ns=nanoseconds(self.operator_time),
             operator_ns_per_byte=Link(bandwidth=self.memory_bandwidth).ns_per_byte(),
-            host_call_ns=nanoseconds(self.host_call),
-            host_send_ns=nanoseconds(self.host_send),
+            host_call_ns=_host_time(self.host_call),
+            host_send_ns=_host_time(self.host_send),
             pinned_capacity=_limit("pinned", self.pinned),
             longest_delay_ns=nanoseconds(self.longest_delay),
             delay_seed=self.seed,
@@ -172,6 +173,10 @@ def _limit(name: str, limit: int | str | None) -> int:
         return UNLIMITED if limit is None else byte_count(limit)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _host_time(duration: float | str) -> int:
+    return MEASURED if duration == "measured" else nanoseconds(duration)
 
 
 def _set_link(native: NativeSettings, source: int, target: int, link: Link) -> None:
@@ -254,7 +259,8 @@ def configure(settings: Settings | None = None, /, **changes: Any) -> Settings:
       ``"900GB/s"``): every operator takes at least the first plus what its inputs and outputs
       take at the second.
     - ``host_call`` and ``host_send``: what a call of an operator and a copy cost the host that asks
-      for them, on the virtual clock; no operator starts before it was asked for.
+      for them, on the virtual clock; no operator starts before it was asked for. ``"measured"``:
+      the processor time that the calling thread took since the call or copy before.
     - ``pinned``: a limit for pinned host memory; ``pin_memory()`` beyond it is a RuntimeError.
     - ``poison``: fill memory with 0xFF (NaN) when it is allocated and when it is freed.
     - ``checked``: compare what every kernel returns with what the operator's meta function says;

@@ -190,3 +190,23 @@ def test_the_host_is_the_bottleneck_of_small_operators_on_two_devices(clock: Any
         x.add_(1)
         y.add_(1)
     assert clock.virtual_time() == pytest.approx(40 * 5e-6 + 2e-6)
+
+
+def test_what_the_host_takes_can_be_measured(clock: Any) -> None:
+    clock.configure(host_call="measured", host_send="measured")
+    x = torch.ones(300, 300, device="sim:0")
+    x @ x
+    clock.synchronize(0)
+    clock.reset_virtual_clock()
+    before = time.thread_time()
+    for _ in range(50):
+        x + x
+    asked = time.thread_time() - before
+    host = clock.virtual_host_time()
+    assert 0 < host <= asked
+    y = x @ x  # its kernel is no time of the host's, wherever it runs
+    begun = time.thread_time()
+    while time.thread_time() - begun < 0.02:
+        pass
+    y + y  # what the caller did itself is
+    assert host + 0.02 <= clock.virtual_host_time() <= time.thread_time() - before

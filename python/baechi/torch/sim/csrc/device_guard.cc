@@ -3,6 +3,7 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "capture.h"
 #include "generator.h"
 #include "memory.h"
 #include "pinned.h"
@@ -66,6 +67,7 @@ struct SimGuard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr || !mark_of(event)) return true;
+    refuse_captured(mark_of(event), "cannot ask whether an event has passed");
     return mark_of(event)->passed;
   }
   void synchronizeEvent(void* event) const override {

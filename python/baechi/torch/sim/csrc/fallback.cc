@@ -21,7 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
 #include "generator.h"
+#include "host_time.h"
 #include "launch.h"
 #include "meta.h"
 #include "stack.h"
@@ -115,7 +117,8 @@ class Call {
       return finish({});
     }
     const auto expected = meta_results(op_, meta_arguments(op_, arguments()), meta_kernel_);
-    if (expected && settings().asynchronous && (kernel_ != nullptr || returns_only_tensors()))
+    const bool later = settings().asynchronous || capture_of(current_stream(device_));
+    if (expected && later && (kernel_ != nullptr || returns_only_tensors()))
       return run_later(*expected);
     run_here(expected);
   }
@@ -284,9 +287,13 @@ class Call {
   // The host waits for the stream and runs the kernel itself. Its results go through the stream: a
   // block may come with work on it that the stream has yet to do.
   void run_here(const std::optional<Stack>& expected) {
+    const std::string refused = std::string("cannot run ") + name() + ", which needs the host,";
+    refuse_in_capture(current_stream(device_), refused.c_str());
     if (settings().asynchronous) synchronize(current_stream(device_));
     HostAliases aliases;
+    std::optional<NotHostTime> paused(std::in_place);
     Stack found = results_of(op_, kernel_, host_arguments(aliases, false));
+    paused.reset();
     Stack results;
     for (std::size_t i = 0; i < found.size(); ++i) {
       const bool known = expected && (found[i].isTensor() || found[i].isTensorList());

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "capture.h"
 #include "streams.h"
 
 namespace baechi::sim {
@@ -49,12 +50,14 @@ class SimGenerator final : public c10::GeneratorImpl {
     return state.getIntrusivePtr();
   }
 
-  at::Generator next() {
+  at::Generator next() { return at::detail::createCPUGenerator(next_seed()); }
+
+  std::uint64_t next_seed() {
     const std::lock_guard lock(mutex_);
     std::uint64_t z = seed_ + 0x9E3779B97F4A7C15ULL * ++offset_;  // splitmix64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-    return at::detail::createCPUGenerator(z ^ (z >> 31));
+    return z ^ (z >> 31);
   }
 
  private:
@@ -86,7 +89,15 @@ at::Generator host_generator_for_next_operator(const at::Generator& generator) {
   auto* impl = dynamic_cast<SimGenerator*>(generator.unsafeGetGeneratorImpl());
   TORCH_CHECK(impl != nullptr, "Expected a generator of a simulated device but found one of ",
               generator.device());
-  return impl->next();
+  const auto capture = capture_of(current_stream(generator.device().index()));
+  if (!capture) return impl->next();
+  // Every replay draws other numbers.
+  at::Generator host = at::detail::createCPUGenerator();
+  capture->before_replay([generator, host]() -> Task {
+    auto* drawn = static_cast<SimGenerator*>(generator.unsafeGetGeneratorImpl());
+    return [host, seed = drawn->next_seed()]() mutable { host.set_current_seed(seed); };
+  });
+  return host;
 }
 
 }  // namespace baechi::sim

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
 #include "streams.h"
 
 namespace baechi::sim {
@@ -34,6 +35,7 @@ struct Block {
   std::size_t bytes;
   int device;
   std::int64_t stream;
+  std::uint64_t pool;                              // the capture that it is for; 0: none
   std::set<std::pair<int, std::int64_t>> used_by;  // other streams, from record_stream
 };
 
@@ -61,7 +63,11 @@ std::string in_units(std::int64_t bytes) {
 void poison(const Block& block) {
   const c10::Stream stream = stream_of(block.device, block.stream);
   Task fill = [p = block.pointer, n = block.bytes] { std::memset(p, 0xFF, n); };
-  submit_quietly(stream, std::move(fill));
+  const auto capture = block.pool != 0 ? capture_of(stream) : nullptr;
+  if (capture)
+    capture->run(stream, {.name = "poison"}, std::move(fill));
+  else
+    submit_quietly(stream, std::move(fill));
 }
 
 class Memory {
@@ -69,16 +75,18 @@ class Memory {
   Block* allocate(int device, std::size_t wanted) {
     const std::size_t bytes = (wanted + kGranule - 1) / kGranule * kGranule;
     const std::int64_t stream = current_stream(device).id();
+    const std::uint64_t pool = pool_of(current_stream(device));
     collect();
-    if (!fits(device, bytes)) {
+    if (pool == 0 && !fits(device, bytes)) {
       // Blocks whose last use has not been seen yet are the only ones that waiting can free.
       wait_for_deferred(device);
       collect();
     }
     const std::unique_lock lock(mutex_);
     Statistics& stats = of(device);
-    Block* block = take_cached({device, stream, bytes});
-    if (!fits_locked(device, bytes)) {
+    Block* block = take_cached({device, pool, stream, bytes});
+    const bool kept = block != nullptr && pool != 0;  // and counted
+    if (!kept && !fits_locked(device, bytes)) {
       if (block != nullptr) give_cached(block);
       ++stats.num_ooms;
       const auto capacity = settings().capacity[static_cast<std::size_t>(device)];
@@ -91,11 +99,11 @@ class Memory {
     if (fresh) {
       void* pointer = std::aligned_alloc(64, bytes);
       if (pointer == nullptr) throw std::bad_alloc();
-      block = new Block{pointer, bytes, device, stream, {}};
+      block = new Block{pointer, bytes, device, stream, pool, {}};
       stats.reserved_bytes[0].increase(bytes);
     }
     stats.allocated_bytes[0].increase(bytes);
-    stats.active_bytes[0].increase(bytes);
+    if (!kept) stats.active_bytes[0].increase(bytes);
     stats.allocation[0].increase(1);
     if (fresh && settings().poison) std::memset(block->pointer, 0xFF, bytes);  // nobody has it yet
     return block;
@@ -103,14 +111,17 @@ class Memory {
 
   void free(Block* block) {
     std::vector<MarkPtr> until;
+    const bool captured = is_captured(*block);
     for (const auto& [device, stream] : block->used_by)
-      if (!forked()) until.push_back(record(stream_of(device, stream)));
+      if (!forked() && !captured) until.push_back(record_now(stream_of(device, stream)));
     {
       const std::lock_guard lock(mutex_);
       of(block->device).allocated_bytes[0].decrease(block->bytes);
       of(block->device).allocation[0].decrease(1);
       Deferred deferred{block, std::move(until)};
-      if (deferred.done())
+      if (captured && !block->used_by.empty())
+        cache_[{block->device, block->pool, kUsedElsewhere, block->bytes}].push_back(block);
+      else if (deferred.done())
         release_locked(block);
       else
         deferred_.push_back(std::move(deferred));
@@ -139,8 +150,11 @@ class Memory {
     std::vector<Block*> blocks;
     {
       const std::lock_guard lock(mutex_);
-      for (auto& [key, cached] : cache_) blocks.insert(blocks.end(), cached.begin(), cached.end());
-      cache_.clear();
+      for (auto& [key, cached] : cache_)
+        if (std::get<1>(key) == 0) {
+          blocks.insert(blocks.end(), cached.begin(), cached.end());
+          cached.clear();
+        }
     }
     // Nobody can have these again, but what was submitted before still writes to them: the poison
     // of blocks released just now, and kernels that other threads started meanwhile.
@@ -152,6 +166,19 @@ class Memory {
       std::free(block->pointer);
       delete block;
     }
+  }
+
+  // What a capture kept is memory like any other.
+  void release_pool(std::uint64_t pool) {
+    std::vector<Block*> blocks;
+    const std::lock_guard lock(mutex_);
+    released_.insert(pool);
+    for (auto& [key, cached] : cache_)
+      if (std::get<1>(key) == pool) {
+        blocks.insert(blocks.end(), cached.begin(), cached.end());
+        cached.clear();
+      }
+    for (Block* block : blocks) release_locked(block);
   }
 
   Statistics statistics(int device) {
@@ -176,7 +203,14 @@ class Memory {
   }
 
  private:
-  using Key = std::tuple<int, std::int64_t, std::size_t>;  // device, stream, bytes
+  using Key = std::tuple<int, std::uint64_t, std::int64_t, std::size_t>;  // stream after pool
+
+  // In the place of a stream, of blocks that a capture uses on several: none of them may have it.
+  static constexpr std::int64_t kUsedElsewhere = -1;
+
+  static bool is_captured(const Block& block) {
+    return block.pool != 0 && capture_of(stream_of(block.device, block.stream)) != nullptr;
+  }
 
   bool fits_locked(int device, std::size_t bytes) const {
     const auto d = static_cast<std::size_t>(device);
@@ -202,16 +236,18 @@ class Memory {
     for (const MarkPtr& mark : marks) mark->wait();
   }
 
+  // A capture's memory stays in use, by its replays.
   void release_locked(Block* block) {
+    if (released_.count(block->pool) > 0) block->pool = 0;
     block->used_by.clear();
     if (settings().poison) poison(*block);
-    of(block->device).active_bytes[0].decrease(block->bytes);
+    if (block->pool == 0) of(block->device).active_bytes[0].decrease(block->bytes);
     give_cached(block);
   }
 
   void give_cached(Block* block) {
-    cache_[{block->device, block->stream, block->bytes}].push_back(block);
-    cached_ += static_cast<std::int64_t>(block->bytes);
+    cache_[{block->device, block->pool, block->stream, block->bytes}].push_back(block);
+    if (block->pool == 0) cached_ += static_cast<std::int64_t>(block->bytes);
   }
 
   Block* take_cached(const Key& key) {
@@ -219,12 +255,13 @@ class Memory {
     if (found == cache_.end() || found->second.empty()) return nullptr;
     Block* block = found->second.back();
     found->second.pop_back();
-    cached_ -= static_cast<std::int64_t>(block->bytes);
+    if (block->pool == 0) cached_ -= static_cast<std::int64_t>(block->bytes);
     return block;
   }
 
   std::mutex mutex_;
   std::map<Key, std::vector<Block*>> cache_;
+  std::set<std::uint64_t> released_;  // captures that are gone
   std::vector<Deferred> deferred_;
   std::array<Statistics, kMaxDevices> statistics_{};
   std::atomic<std::int64_t> cached_ = 0;
@@ -273,6 +310,8 @@ c10::DeviceAllocator& device_allocator() {
   static auto* the = new SimAllocator;
   return *the;
 }
+
+void release_pool(std::uint64_t pool) { memory().release_pool(pool); }
 
 c10::DataPtr allocate_on(int device, std::size_t bytes) {
   if (bytes == 0) return {nullptr, sim_device(device)};

@@ -20,6 +20,8 @@ namespace baechi::sim {
 
 c10::DeviceAllocator& device_allocator();
 
+void release_pool(std::uint64_t pool);  // the memory of a capture that is not replayed any more
+
 // A block of the given device, whichever device is current.
 c10::DataPtr allocate_on(int device, std::size_t bytes);
 

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "host_time.h"
 #include "launch.h"
 #include "stack.h"
 
@@ -176,6 +177,7 @@ std::optional<Stack> meta_results(const c10::OperatorHandle& op, const Stack& me
   auto key = key_of(op, meta_arguments);
   if (!key) return call_meta(op, meta_arguments, instead);
   if (auto known = remembered(*key)) return *std::move(known);
+  const NotHostTime paused;
   auto results = call_meta(op, meta_arguments, instead);
   remember(*std::move(key), results);
   return results;

@@ -10,6 +10,7 @@ namespace baechi::sim {
 
 inline constexpr int kMaxDevices = 16;
 inline constexpr int kHost = kMaxDevices;  // the host's row and column in the table of links
+inline constexpr std::int64_t kMeasured = -1;
 inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 // A copy takes latency + bytes / bandwidth.
@@ -37,7 +38,8 @@ struct Settings {
   // Every operator takes at least operator_ns + ns_per_byte of its inputs and outputs.
   std::int64_t operator_ns = 0;
   double operator_ns_per_byte = 0;
-  // What a call and a copy cost the host that asks for them, on the virtual clock.
+  // What a call and a copy cost the host that asks for them, on the virtual clock; kMeasured: the
+  // processor time that the calling thread took since the one before.
   std::int64_t host_call_ns = 0;
   std::int64_t host_send_ns = 0;
   // Race mode: before a task a stream sleeps at random, up to so long; 0 switches it off.

@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "capture.h"
+#include "host_time.h"
 #include "task_queue.h"
 
 namespace baechi::sim {
@@ -164,6 +166,7 @@ Task exclusive(Port& out, Port& in, std::int64_t duration_ns, Task task) {
 
 // Runs a task in the caller's thread: synchronous mode.
 void run_now(const Submission& submission, const Task& task) {
+  const NotHostTime paused;
   const auto start = Clock::now();
   task();
   if (const auto least = waited_for(submission.duration_ns); least > 0)
@@ -213,9 +216,13 @@ void set_current_device(int device) { this_device = device; }
 
 void charge_host(std::int64_t duration) { host_ns += duration; }
 
+void charge_host_call() { charge_host(host_cost_ns(false)); }
+
 void submit(c10::Stream stream, const Submission& submission, Task task) {
   check_not_forked();
-  host_ns += submission.copy ? settings().host_send_ns : settings().host_call_ns;
+  if (const auto capture = capture_of(stream))
+    return capture->run(stream, submission, std::move(task));
+  if (submission.charged) host_ns += host_cost_ns(submission.copy);
   device_errors()[static_cast<std::size_t>(stream.device_index())].report();
   Queue& queue = queue_of(stream);
   {
@@ -240,7 +247,9 @@ void submit_quietly(c10::Stream stream, Task task) noexcept {
 
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task) {
   check_not_forked();
-  host_ns += settings().host_send_ns;
+  refuse_in_capture(source, "cannot copy between devices");
+  refuse_in_capture(target, "cannot copy between devices");
+  host_ns += host_cost_ns(true);
   device_errors()[static_cast<std::size_t>(source.device_index())].report();
   device_errors()[static_cast<std::size_t>(target.device_index())].report();
   Queue& from = queue_of(source);
@@ -274,6 +283,11 @@ void submit_copy(c10::Stream source, c10::Stream target, const Submission& submi
 }
 
 MarkPtr record(c10::Stream stream) {
+  const auto capture = capture_of(stream);
+  return capture ? capture->record(stream) : record_now(stream);
+}
+
+MarkPtr record_now(c10::Stream stream) {
   check_not_forked();
   Queue& queue = queue_of(stream);
   auto mark = std::make_shared<Mark>();
@@ -298,6 +312,7 @@ MarkPtr record(c10::Stream stream) {
 }
 
 void wait_for(c10::Stream stream, const MarkPtr& mark) {
+  if (mark->capture != 0 || capture_of(stream)) return wait_in_capture(stream, mark);
   Queue& queue = queue_of(stream);
   {
     const std::lock_guard lock(queue.clock_mutex);
@@ -306,9 +321,13 @@ void wait_for(c10::Stream stream, const MarkPtr& mark) {
   if (!mark->passed) queue.push({"wait", [mark] { mark->wait(); }, 0, false});
 }
 
-bool is_idle(c10::Stream stream) { return queue_of(stream).all_passed(); }
+bool is_idle(c10::Stream stream) {
+  refuse_in_capture(stream, "cannot ask whether a stream is done");
+  return queue_of(stream).all_passed();
+}
 
 void synchronize(const MarkPtr& mark, int device) {
+  refuse_captured(mark, "cannot wait");
   mark->wait();
   advance(host_ns, mark->virtual_ns);
   drop_done();
@@ -318,6 +337,7 @@ void synchronize(const MarkPtr& mark, int device) {
 void synchronize(c10::Stream stream) { synchronize(record(stream), stream.device_index()); }
 
 void synchronize_device(int device) {
+  refuse_in_capture(device, "cannot wait");
   for (int id = 0; id < kStreams; ++id) {
     const auto mark = record(stream_of(device, id));
     mark->wait();
@@ -331,13 +351,14 @@ void synchronize_all() noexcept {
   if (is_forked) return;
   do {
     for (int device = 0; device < kMaxDevices; ++device)
-      for (int id = 0; id < kStreams; ++id) record(stream_of(device, id))->wait();
+      for (int id = 0; id < kStreams; ++id) record_now(stream_of(device, id))->wait();
   } while (drop_done());  // what is dropped may be poisoned
 }
 
 void keep_alive_until_done(c10::Stream stream, std::shared_ptr<void> reference) {
   drop_done();
-  auto mark = record(stream);
+  if (const auto capture = capture_of(stream)) return capture->keep(std::move(reference));
+  auto mark = record_now(stream);
   if (mark->passed) return;
   const std::lock_guard lock(kept_mutex);
   kept().push_back({std::move(mark), std::move(reference)});
@@ -371,6 +392,7 @@ void reset_virtual_clock() {
     device.in.taken.clear();
   }
   host_ns = 0;
+  restart_host_time();
 }
 
 void stop_threads() noexcept {

@@ -29,6 +29,8 @@ struct Mark {
   std::atomic<bool> passed = false;
   Clock::time_point when;  // valid once passed
   std::int64_t virtual_ns = 0;
+  std::uint64_t capture = 0;   // in which it was recorded: then it never passes
+  std::size_t in_capture = 0;  // which of that capture's marks it is
 
   void wait() const { passed.wait(false); }
 };
@@ -39,6 +41,7 @@ struct Submission {
   std::int64_t duration_ns = 0;  // the least the task takes, on the clock in use
   bool delayed_by_race = true;   // race mode may hold it up
   bool copy = false;             // to or from another device or the host
+  bool charged = true;           // costs the host what a call or a copy costs
 };
 
 c10::Device sim_device(int index);
@@ -51,10 +54,13 @@ int current_device();
 void set_current_device(int device);
 int checked_device(c10::DeviceIndex index);  // which is there; a negative one is the current
 
+// What one call costs the host, where a replay asks for many tasks at once.
+void charge_host_call();
 void charge_host(std::int64_t duration);  // for work of its own
 
 // Runs the task after everything submitted to the stream before: now, if streams are synchronous.
-// Throws what a former task of the device threw and nobody has been told yet.
+// Throws what a former task of the device threw and nobody has been told yet. In a capture the task
+// is written down instead, as are marks and waits below.
 void submit(c10::Stream stream, const Submission& submission, Task task);
 
 // For memory that is filled while it is freed: reports nothing, throws nothing.
@@ -64,6 +70,7 @@ void submit_quietly(c10::Stream stream, Task task) noexcept;
 void submit_copy(c10::Stream source, c10::Stream target, const Submission& submission, Task task);
 
 MarkPtr record(c10::Stream stream);
+MarkPtr record_now(c10::Stream stream);                  // also in a capture
 void wait_for(c10::Stream stream, const MarkPtr& mark);  // the stream waits, the caller does not
 bool is_idle(c10::Stream stream);
 

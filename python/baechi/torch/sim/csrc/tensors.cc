@@ -11,6 +11,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "capture.h"
 #include "fallback.h"
 #include "launch.h"
 #include "memory.h"
@@ -62,6 +63,7 @@ at::Tensor& set_empty(at::Tensor& self) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  refuse_in_capture(current_stream(self.device().index()), "cannot read a number on the host");
   synchronize(current_stream(self.device().index()));
   const HostKernelScope scope;
   return at::_local_scalar_dense(HostAliases().of(self));
