@@ -127,13 +127,8 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
             "'neighbours' has no effect with method single: it is for auto, refine, all, m-topo, ",
         ),
         (
-            ["--tidy", "-m", "m-etf"],
-            {"tidy": True, "method": "m-etf"},
-            "'true' has no effect with method m-etf: it is for auto, refine, all or exact",
-        ),
-        (
-            ["--tidy", "--paper"],
-            {"tidy": True, "paper": True},
+            ["--recompute", "all", "--paper"],
+            {"recompute": "all", "paper": True},
             "it is beyond the paper: leave out ",
         ),
         (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
@@ -159,7 +154,7 @@ def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> No
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, method="M-EFT")
 
 
-@pytest.mark.parametrize("name", ["robust", "improvements", "objective"])
+@pytest.mark.parametrize("name", ["robust", "improvements", "tidy", "objective"])
 def test_an_option_that_is_gone_says_so(run: Run, graph: Path, name: str) -> None:
     run("place", graph, "-c", CLUSTER, f"--{name}", code=2, says=f"--{name} is no longer there: ")
     with pytest.raises(baechi.InputError, match=f"place_graph: {name} is no longer there: "):
