@@ -206,8 +206,9 @@ TEST_CASE("replicas: auto is never worse than one replica, right, and above its 
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, false);
     StepPlan made{std::nullopt, as_step(recosted(instance.graph, {})), Plan{}};
-    const Plan any = planned(instance, std::vector<std::uint32_t>{}, &made);
-    CHECK(any.makespan() <= planned(instance, std::nullopt).makespan());
+    constexpr double kBudget = 0.05;
+    const Plan any = planned(instance, std::vector<std::uint32_t>{}, &made, kBudget);
+    CHECK(any.makespan() <= planned(instance, std::nullopt, nullptr, kBudget).makespan());
     CHECK(check_plan(instance.graph, made.step, any).empty());
     for (const NamedBound& bound : any.bounds) CHECK(bound.value <= any.makespan());
     const std::string text = plan_to_json(any, made.step);

@@ -73,16 +73,18 @@ std::vector<OpId> shuffled(const OpGraph& graph, std::uint64_t seed) {
 }
 
 PlanResult plan(const OpGraph& graph, const Cluster& cluster, double budget,
-                const std::string& method = "auto") {
+                const std::string& method = "auto", std::optional<Budget> to_fit = {}) {
   PlanRequest request;
   request.method = method;
   request.budget = budget;
+  request.budget_to_fit = to_fit;
   request.suggest = false;
   return make_plan(CostModel(graph, cluster), request);
 }
 
-std::optional<Time> step(const OpGraph& graph, const Cluster& cluster, double budget) {
-  const PlanResult result = plan(graph, cluster, budget);
+std::optional<Time> step(const OpGraph& graph, const Cluster& cluster, double budget,
+                         std::optional<Budget> to_fit = {}) {
+  const PlanResult result = plan(graph, cluster, budget, "auto", to_fit);
   if (const auto* found = std::get_if<Plan>(&result)) return found->makespan();
   return std::nullopt;
 }
@@ -144,11 +146,11 @@ TEST_CASE("memory: larger graphs get the same answer in every order of their lin
     CAPTURE(seed);
     const OpGraph graph = tight_graph(seed, 25, 80);
     const Cluster cluster(tight_cluster(graph, seed, {60, 130}));
-    const std::optional<Time> first = step(graph, cluster, 0.002);
+    const std::optional<Time> first = step(graph, cluster, 0.002, 0.002);
     (first.has_value() ? fit : unfit) += 1;
     for (std::uint64_t order = 1; order < 3; ++order) {
       const OpGraph other = reordered(graph, shuffled(graph, order));
-      CHECK(step(other, cluster, 0.002).has_value() == first.has_value());
+      CHECK(step(other, cluster, 0.002, 0.002).has_value() == first.has_value());
     }
   }
   if (effort(40) >= 40) {

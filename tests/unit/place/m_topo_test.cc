@@ -43,17 +43,22 @@ TEST_CASE("m-topo: unequal devices fill in proportion to their capacity") {
         std::vector<std::uint32_t>{0, 0, 0, 1, 1, 1});
 }
 
-// The group {a, e} counts 40 bytes: Cap = 60 / 2 + 40, and e goes with a.
-TEST_CASE("m-topo: the first operator of a group decides for all of it") {
+// a and e, of 30 bytes, are one group; b, c and d have 20 each. `one_by_one`: each after the last.
+OpGraph five_with_a_group(bool one_by_one) {
   OpGraphBuilder builder;
   for (const char* name : {"a", "b", "c", "d", "e"}) {
     const bool grouped = *name == 'a' || *name == 'e';
     const OpId op =
         testing::timed(builder, {.name = name, .permanent = Bytes(grouped ? 30 : 20)}, Time(1));
     if (grouped) builder.add_to_group(op, "weights");
-    if (op > OpId(0)) builder.add_control_edge(OpId(op.index() - 1), op);
+    if (one_by_one && op > OpId(0)) builder.add_control_edge(OpId(op.index() - 1), op);
   }
-  const OpGraph graph = std::move(builder).build();
+  return std::move(builder).build();
+}
+
+// The group {a, e} counts 40 bytes: Cap = 60 / 2 + 40, and e goes with a.
+TEST_CASE("m-topo: the first operator of a group decides for all of it") {
+  const OpGraph graph = five_with_a_group(true);
   const Cluster cluster = devices_of({90, 90});
   // Cap = 120 / 2 + 60: a, e, b, c, d would all fit under it, but only 90 bytes are there.
   CHECK(placed_on(place_m_topo(CostModel(graph, cluster), {})) ==
@@ -76,14 +81,7 @@ TEST_CASE("m-topo: what reserving everything accepts can not overflow") {
 
 // Cap = 120 / 2 + 60, not + 30: a group counts as one operator, and all of it fits under the cap.
 TEST_CASE("m-topo: a colocation group counts as one operator in the cap") {
-  OpGraphBuilder builder;
-  for (const char* name : {"a", "b", "c", "d", "e"}) {
-    const bool grouped = *name == 'a' || *name == 'e';
-    const OpId op =
-        testing::timed(builder, {.name = name, .permanent = Bytes(grouped ? 30 : 20)}, Time(1));
-    if (grouped) builder.add_to_group(op, "weights");
-  }
-  const OpGraph graph = std::move(builder).build();
+  const OpGraph graph = five_with_a_group(false);
   const Cluster cluster = devices_of({900, 900});
   CHECK(placed_on(place_m_topo(CostModel(graph, cluster), {})) ==
         std::vector<std::uint32_t>{0, 0, 0, 0, 0});
