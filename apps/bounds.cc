@@ -104,16 +104,12 @@ std::string theorems_json(const Theorems& found) {
     json.field("n", found.memory.n);
     json.field("R", found.memory.R);
     json.field("C_ns", found.C.count());
-    json.begin_array("promises");
-    for (const Promise& promise : found.promises) {
-      json.begin_object(JsonWriter::Layout::kInline);
+    json.objects("promises", found.promises, [&](const Promise& promise) {
       json.field("method", promise.method);
       json.field("factor", promise.factor);
       json.field("rest_ns", promise.rest.count());
       json.field("optimum", promise.optimum);
-      json.end_object();
-    }
-    json.end_array();
+    });
   });
 }
 
@@ -133,14 +129,10 @@ ExitCode bounds(const BoundsArguments& options, const RunContext& context) {
     std::string text;
     JsonWriter json(text);
     json.begin_object();
-    json.begin_array("bounds");
-    for (const NamedBound& bound : bounds) {
-      json.begin_object(JsonWriter::Layout::kInline);
+    json.objects("bounds", bounds, [&](const NamedBound& bound) {
       json.field("name", bound.name);
       json.field("nanoseconds", bound.value.count());
-      json.end_object();
-    }
-    json.end_array();
+    });
     json.end_object();
     json.finish();
     print_result(text);

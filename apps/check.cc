@@ -78,18 +78,14 @@ void print_json(const std::vector<Verdict>& verdicts) {
   std::string text;
   JsonWriter json(text);
   json.begin_object();
-  json.begin_array("files");
-  for (const Verdict& verdict : verdicts) {
-    json.begin_object(JsonWriter::Layout::kInline);
+  json.objects("files", verdicts, [&](const Verdict& verdict) {
     json.field("file", verdict.file);
     json.field("valid", verdict.error.empty());
     if (verdict.error.empty())
       json.field("content", verdict.content);
     else
       json.field("error", verdict.error);
-    json.end_object();
-  }
-  json.end_array();
+  });
   json.end_object();
   json.finish();
   print_result(text);

@@ -149,14 +149,15 @@ void refuse_gone(const std::string& place, const std::string& name) {
 void refuse_unknown_option(const CLI::App& app) {
   for (const std::string& text : app.remaining()) {
     if (!text.starts_with("--")) continue;
-    const std::string name = text.substr(0, text.find('='));
-    refuse_gone(app.get_name(), name);
-    if (const std::string gone = gone_option(name.substr(2), Entrance::kCommandLine); !gone.empty())
+    const std::string given = text.substr(0, text.find('='));
+    refuse_gone(app.get_name(), given);
+    if (const std::string gone = gone_option(given.substr(2), Entrance::kCommandLine);
+        !gone.empty())
       throw InputError(app.get_name(), gone);
     std::vector<std::string> known;
     for (const CLI::Option* option : app.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    throw InputError(unknown_option(app.get_name(), printable(name, 40), known));
+    throw InputError(unknown_option(app.get_name(), printable(given, 40), known));
   }
 }
 

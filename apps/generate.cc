@@ -72,15 +72,11 @@ std::string as_options(std::string_view names) {
 void list_models(bool json_wanted) {
   std::string text;
   JsonWriter json(text);
-  json.begin_array();
-  for (const GeneratorEntry& entry : all_generators()) {
-    json.begin_object(JsonWriter::Layout::kInline);
+  json.objects(all_generators(), [&](const GeneratorEntry& entry) {
     json.field("name", entry.name);
     json.field("summary", entry.summary);
     json.field("options", entry.options);
-    json.end_object();
-  }
-  json.end_array();
+  });
   json.finish();
   if (!json_wanted) {
     text.clear();
@@ -94,18 +90,14 @@ void list_models(bool json_wanted) {
 void list_presets(bool json_wanted) {
   std::string text;
   JsonWriter json(text);
-  json.begin_array();
-  for (const DevicePreset& preset : all_device_presets()) {
-    json.begin_object(JsonWriter::Layout::kInline);
+  json.objects(all_device_presets(), [&](const DevicePreset& preset) {
     json.field("name", preset.name);
     json.field("description", preset.description);
     json.field("fp32_flops", preset.effective_flops(Precision::kFp32));
     json.field("fp16_flops", preset.effective_flops(Precision::kFp16));
     json.field("memory_bandwidth", preset.effective_bandwidth());
     json.field("capacity", preset.capacity.count());
-    json.end_object();
-  }
-  json.end_array();
+  });
   json.finish();
   if (!json_wanted) {
     text.clear();

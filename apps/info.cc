@@ -108,15 +108,11 @@ void write_graph_facts(JsonWriter& json, const OpGraph& graph, const GraphFacts&
   json.field("largest_group", facts.largest_group);
   json.field("depth", facts.depth);
   json.field("width", facts.width);
-  json.begin_array("work_by_kind");
-  for (const KindWork& kind : facts.kinds) {
-    json.begin_object(JsonWriter::Layout::kInline);
+  json.objects("work_by_kind", facts.kinds, [&](const KindWork& kind) {
     json.field("kind", kind.kind);
     json.field("operators", kind.num_ops);
     json.field("work_ns", kind.work.count());
-    json.end_object();
-  }
-  json.end_array();
+  });
   json.field("work_ns", facts.work.count());
   json.field("critical_path_ns", facts.critical_path.count());
   json.field("parallelism", facts.parallelism());

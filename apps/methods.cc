@@ -20,24 +20,19 @@ OneOf methods(StepRequest& request) {
 std::string methods_json() {
   StepRequest request;
   return json_document([&](JsonWriter& json) {
-    json.begin_array("methods");
-    for (const OneOf::Choice& method : methods(request).choices) {
-      json.begin_object(JsonWriter::Layout::kInline);
+    json.objects("methods", methods(request).choices, [&](const OneOf::Choice& method) {
       json.field("name", method.name);
       json.field("summary", method.summary);
-      json.end_object();
-    }
-    json.end_array();
-    json.begin_array("paper");
-    for (const PaperRule& rule : paper_rules()) {
-      json.begin_object();
-      json.field("what", rule.what);
-      json.field("section", rule.section);
-      json.field("paper", rule.paper);
-      json.field("default", rule.by_default);
-      json.end_object();
-    }
-    json.end_array();
+    });
+    json.objects(
+        "paper", paper_rules(),
+        [&](const PaperRule& rule) {
+          json.field("what", rule.what);
+          json.field("section", rule.section);
+          json.field("paper", rule.paper);
+          json.field("default", rule.by_default);
+        },
+        JsonWriter::Layout::kLines);
   });
 }
 

@@ -36,27 +36,18 @@ void write_size(JsonWriter& json, const char* field, const OptimizerPass::Size& 
 
 std::string optimized_json(const Optimized& optimized, const OpGraph& original) {
   return json_document([&](JsonWriter& json) {
-    json.begin_array("passes");
-    for (const PassStatistics& pass : optimized.passes) {
-      json.begin_object(JsonWriter::Layout::kInline);
+    json.objects("passes", optimized.passes, [&](const PassStatistics& pass) {
       json.field("pass", pass.pass);
       write_size(json, "before", pass.before);
       write_size(json, "after", pass.after);
       json.field("cpu_time", pass.cpu_time.count());
       if (!pass.note.empty()) json.field("note", pass.note);
-      json.end_object();
-    }
-    json.end_array();
-    json.begin_array("operators");
-    for (const OpId op : optimized.graph.ops()) {
-      json.begin_object(JsonWriter::Layout::kInline);
+    });
+    json.objects("operators", optimized.graph.ops(), [&](const OpId op) {
       json.field("name", optimized.graph[op].name);
-      json.begin_array("members");
-      for (const OpId member : optimized.expansion.members(op)) json.value(original[member].name);
-      json.end_array();
-      json.end_object();
-    }
-    json.end_array();
+      json.values("members", optimized.expansion.members(op),
+                  [&](const OpId member) { return original[member].name; });
+    });
   });
 }
 

@@ -27,9 +27,7 @@ ExitCode verify(const VerifyArguments& options, const RunContext& context) {
     JsonWriter json(text);
     json.begin_object();
     json.field("right", violations.empty());
-    json.begin_array("violations");
-    for (const std::string& violation : violations) json.value(violation);
-    json.end_array();
+    json.values("violations", violations);
     json.end_object();
     json.finish();
     print_result(text);

@@ -271,6 +271,12 @@ void OpGraphBuilder::add_write(OpId op, OpId variable) {
   state_->graph.writes_.push_back({op, variable});  // the variable may be added later
 }
 
+void OpGraphBuilder::set_times(OpId op, const OpGraph& graph, OpId other) {
+  for (const KindId kind : graph.kinds())
+    if (const std::optional<Time> time = graph.times(kind)[other]; time.has_value())
+      set_time(op, graph.kind_name(kind), *time);
+}
+
 OperatorSpec spec_of(const Operator& data) {
   return {.name = data.name,
           .kind = data.kind,

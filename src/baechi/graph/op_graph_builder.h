@@ -57,6 +57,8 @@ class OpGraphBuilder {
 
   // The compute time of `op` on devices of this kind; kAnyKind for all kinds without their own.
   void set_time(OpId op, std::string_view device_kind, Time time);
+  // Those that `other` has in another graph.
+  void set_times(OpId op, const OpGraph& graph, OpId other);
   void set_forward(OpId op, OpId forward);
   void set_backward(OpId op);
   void set_permanent(OpId op, Bytes bytes);

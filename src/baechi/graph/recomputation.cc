@@ -111,9 +111,7 @@ class Rewriting {
       spec.random = false;  // it draws what was saved
     }
     const OpId added = builder_.add_operator(spec);
-    for (const KindId kind : graph_.kinds())
-      if (const auto time = graph_.times(kind)[op]; time.has_value())
-        builder_.set_time(added, graph_.kind_name(kind), *time);
+    builder_.set_times(added, graph_, op);
     for (const TensorId tensor : graph_.outputs(op))
       builder_.add_output(added, is_read(tensor, second) ? graph_.size(tensor) : Bytes(0));
     for (const std::string_view group : graph_.colocation_names(op))

@@ -29,10 +29,8 @@ class Replication {
         replicas_(replicas),
         once_(once_per_step(graph)),
         place_(graph.num_tensors()),
-        builder_(graph.name()) {
-    for (const OpId op : graph.ops())
-      rank_.push_back(replicas.shared > 0 && once_[op] ? kShared : of_replica_++);
-  }
+        builder_(graph.name()),
+        copy_(graph, replicas.shared > 0 ? &once_ : nullptr) {}
 
   OpGraph build(bool reducing) && {
     check();
@@ -44,14 +42,14 @@ class Replication {
                      graph_.num_edges() * replicas_.count + 3 * replicas_.ring_ops());
     for (std::uint32_t r = 0; r < replicas_.count; ++r)
       for (const OpId op : graph_.ops())
-        if (is_there(op, r)) add(op, r);
+        if (copy_.is_there(op, r)) add(op, r);
     for (std::size_t b = 0; b < replicas_.buckets.size(); ++b)
       for (std::size_t round = 0; round < replicas_.rounds(); ++round)
         for (std::uint32_t r = 0; r < replicas_.count; ++r) add_round(b, round, r);
     for (std::uint32_t r = 0; r < replicas_.count; ++r) {
       for (const OpId op : graph_.ops()) connect(op, r);
       for (const auto& [op, variable] : graph_.writes())
-        builder_.add_write(copy(op, r), copy(variable, r));
+        builder_.add_write(copy_(op, r), copy_(variable, r));
       for (std::size_t b = 0; b < replicas_.buckets.size(); ++b) connect_ring(b, r);
     }
     return std::move(builder_).build();
@@ -62,17 +60,12 @@ class Replication {
     std::size_t bucket = 0, port = 0;
   };
 
-  bool is_there(OpId op, std::uint32_t r) const { return r == 0 || rank_[op] != kShared; }
-  OpId copy(OpId op, std::uint32_t r) const {
-    if (r == 0 || rank_[op] == kShared) return op;
-    return OpId(graph_.num_ops() + (r - 1) * of_replica_ + rank_[op]);
-  }
   OpId ring(std::size_t bucket, std::size_t round, std::uint32_t r) const {
     return OpId(graph_.num_ops() * replicas_.count +
                 (bucket * replicas_.rounds() + round) * replicas_.count + r);
   }
   TensorId output_of(const ReducedTensor& tensor, std::uint32_t r) const {
-    return *builder_.output(copy(tensor.producer, r), tensor.port);
+    return *builder_.output(copy_(tensor.producer, r), tensor.port);
   }
 
   void check() {
@@ -142,11 +135,9 @@ class Replication {
     const std::string name = marked(graph_[op].name, r);
     spec.name = name;
     spec.per_step = once_[op];
-    if (graph_[op].forward.has_value()) spec.forward = copy(*graph_[op].forward, r);
+    if (graph_[op].forward.has_value()) spec.forward = copy_(*graph_[op].forward, r);
     const OpId added = builder_.add_operator(spec);
-    for (const KindId kind : graph_.kinds())
-      if (const auto time = graph_.times(kind)[op]; time.has_value())
-        builder_.set_time(added, graph_.kind_name(kind), *time);
+    builder_.set_times(added, graph_, op);
     for (const TensorId tensor : graph_.outputs(op)) {
       builder_.add_output(added, graph_.size(tensor));
       if (place_[tensor].has_value())
@@ -175,17 +166,17 @@ class Replication {
 
   void connect(OpId op, std::uint32_t r) {
     for (const Edge& edge : graph_.out_edges(op)) {
-      if (!is_there(op, r) && !is_there(edge.to, r)) continue;
+      if (!copy_.is_there(op, r) && !copy_.is_there(edge.to, r)) continue;
       if (!edge.tensor.has_value()) {
-        builder_.add_control_edge(copy(op, r), copy(edge.to, r));
+        builder_.add_control_edge(copy_(op, r), copy_(edge.to, r));
         continue;
       }
       const std::optional<Place>& place = place_[*edge.tensor];
       const TensorId read =
           place.has_value() && once_[edge.to]
               ? *builder_.output(ring(place->bucket, replicas_.rounds() - 1, r), place->port)
-              : *builder_.output(copy(op, r), port_in(graph_, *edge.tensor));
-      builder_.connect(read, copy(edge.to, r));
+              : *builder_.output(copy_(op, r), port_in(graph_, *edge.tensor));
+      builder_.connect(read, copy_(edge.to, r));
     }
   }
 
@@ -206,13 +197,16 @@ class Replication {
   const IdVector<OpId, bool> once_;
   IdVector<TensorId, std::optional<Place>> place_;
   OpGraphBuilder builder_;
+  const CopyIds copy_;
   NameSeparator separator_{'#'};
-  static constexpr std::size_t kShared = std::numeric_limits<std::size_t>::max();
-  IdVector<OpId, std::size_t> rank_;  // among those that each replica has
-  std::size_t of_replica_ = 0;
 };
 
 }  // namespace
+
+CopyIds::CopyIds(const OpGraph& graph, const IdVector<OpId, bool>* once) {
+  for (const OpId op : graph.ops())
+    rank_.push_back(once != nullptr && (*once)[op] ? kOnce : of_one_++);
+}
 
 Bytes size_of(const OpGraph& graph, const ReducedTensor& tensor) {
   return graph.size(TensorId((*graph.outputs(tensor.producer).begin()).index() + tensor.port));

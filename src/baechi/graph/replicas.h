@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,24 @@ std::vector<ReducedTensor> reduced_tensors(const OpGraph& graph);
 OpGraph replicated(const OpGraph& graph, const Replicas& replicas);
 // The same without rings: what any such step has to do at least.
 OpGraph side_by_side(const OpGraph& graph, std::uint32_t count);
+
+// The ids of the copies of a graph's operators: those of the first copy are the graph's own, and
+// each further one is numbered behind, without what `once` says is there once.
+class CopyIds {
+ public:
+  CopyIds(const OpGraph& graph, const IdVector<OpId, bool>* once);
+
+  bool is_there(OpId op, std::uint32_t copy) const { return copy == 0 || rank_[op] != kOnce; }
+  OpId operator()(OpId op, std::uint32_t copy) const {
+    return is_there(op, copy) && copy > 0 ? OpId(rank_.size() + (copy - 1) * of_one_ + rank_[op])
+                                          : op;
+  }
+
+ private:
+  static constexpr std::size_t kOnce = std::numeric_limits<std::size_t>::max();
+  IdVector<OpId, std::size_t> rank_;  // among those that each copy has
+  std::size_t of_one_ = 0;
+};
 
 // So many that share the operators of the step.
 Replicas sharing(const OpGraph& graph, std::uint32_t count);

@@ -159,9 +159,7 @@ class Storing {
     spec.forward = graph_[op].forward;
     if (on_store_[op]) spec.pin = residency_.store;
     const OpId added = builder_.add_operator(spec);
-    for (const KindId kind : graph_.kinds())
-      if (const auto time = graph_.times(kind)[op]; time.has_value())
-        builder_.set_time(added, graph_.kind_name(kind), *time);
+    builder_.set_times(added, graph_, op);
     for (const TensorId tensor : graph_.outputs(op))
       builder_.add_output(added, graph_.size(tensor));
     if (on_store_[op]) return;

@@ -145,9 +145,7 @@ class Unroll {
     const OpId added = builder_.add_operator(spec);
     original_.push_back(op);
     micro_batch_.push_back(once_[op] ? std::nullopt : std::optional(m));
-    for (const KindId kind : graph_.kinds())
-      if (const std::optional<Time> time = graph_.times(kind)[op]; time.has_value())
-        builder_.set_time(added, graph_.kind_name(kind), *time);
+    builder_.set_times(added, graph_, op);
     for (const TensorId tensor : graph_.outputs(op))
       builder_.add_output(added, own_size(tensor, m));
     add_to_groups(added, op);

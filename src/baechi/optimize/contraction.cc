@@ -205,9 +205,7 @@ class Contraction {
 
   void add_variable(OpId op) {
     const OpId alone = builder_.add_operator(spec_of(graph_[op]));
-    for (const KindId kind : graph_.kinds())
-      if (const auto time = graph_.times(kind)[op]; time.has_value())
-        builder_.set_time(alone, graph_.kind_name(kind), *time);
+    builder_.set_times(alone, graph_, op);
     for (const TensorId tensor : graph_.outputs(op))
       small_tensor_.emplace_back(tensor, builder_.add_output(alone, graph_.size(tensor)));
   }

@@ -20,32 +20,12 @@ constexpr std::array<std::string_view, 5> kScopes{"default", "other-host", "same
 bool has_ends(LinkScope scope) { return scope == LinkScope::kKinds || scope == LinkScope::kPair; }
 
 Device read_device(JsonReader& json) {
-  enum : std::size_t { kName, kKind, kCapacity, kHost, kSpeed };
-  static constexpr std::array<std::string_view, 5> kNames{"name", "kind", "capacity", "host",
-                                                          "speed"};
   Device device{{}, {}, {}, std::string(kDefaultHost), kFullSpeed};
-  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    switch (field) {
-      case kName:
-        device.name = std::string(json.read_string());
-        break;
-      case kKind:
-        device.kind = std::string(json.read_string());
-        break;
-      case kCapacity:
-        device.capacity = read_bytes(json);
-        break;
-      case kHost:
-        device.host = std::string(json.read_string());
-        break;
-      case kSpeed:
-        device.speed = read_speed(json);
-        break;
-      default:
-        break;
-    }
-  });
-  json.require_fields(kNames, seen, 3);
+  json.read_object(3, JsonField{"name", [&] { device.name = std::string(json.read_string()); }},
+                   JsonField{"kind", [&] { device.kind = std::string(json.read_string()); }},
+                   JsonField{"capacity", [&] { device.capacity = read_bytes(json); }},
+                   JsonField{"host", [&] { device.host = std::string(json.read_string()); }},
+                   JsonField{"speed", [&] { device.speed = read_speed(json); }});
   return device;
 }
 
@@ -58,41 +38,20 @@ LinkScope read_scope(JsonReader& json) {
 }
 
 LinkRule read_link(JsonReader& json) {
-  enum : std::size_t { kScope, kLatency, kBandwidth, kFrom, kTo, kBothWays, kChannels };
-  static constexpr std::array<std::string_view, 7> kNames{"scope", "latency",   "bandwidth", "from",
-                                                          "to",    "both_ways", "channels"};
   LinkRule rule;
-  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    switch (field) {
-      case kScope:
-        rule.scope = read_scope(json);
-        break;
-      case kLatency:
-        rule.latency = read_time(json);
-        break;
-      case kBandwidth:
-        rule.bandwidth = read_bandwidth(json);
-        break;
-      case kFrom:
-        rule.from = std::string(json.read_string());
-        break;
-      case kTo:
-        rule.to = std::string(json.read_string());
-        break;
-      case kBothWays:
-        rule.both_ways = json.read_bool();
-        break;
-      case kChannels:
-        json.read_array([&] { rule.channels.emplace_back(json.read_string()); });
-        break;
-      default:
-        break;
-    }
-  });
-  json.require_fields(kNames, seen, 2);
+  const std::uint64_t seen = json.read_object(
+      2, JsonField{"scope", [&] { rule.scope = read_scope(json); }},
+      JsonField{"latency", [&] { rule.latency = read_time(json); }},
+      JsonField{"bandwidth", [&] { rule.bandwidth = read_bandwidth(json); }},
+      JsonField{"from", [&] { rule.from = std::string(json.read_string()); }},
+      JsonField{"to", [&] { rule.to = std::string(json.read_string()); }},
+      JsonField{"both_ways", [&] { rule.both_ways = json.read_bool(); }},
+      JsonField{"channels",
+                [&] { json.read_array([&] { rule.channels.emplace_back(json.read_string()); }); }});
   const auto was_seen = [&](std::size_t field) { return (seen >> field & 1) != 0; };
+  enum : std::size_t { kFrom = 3, kTo, kBothWays };
   for (const std::size_t end : {kFrom, kTo}) {
-    const std::string name(kNames[end]);
+    const std::string name = end == kFrom ? "from" : "to";
     if (has_ends(rule.scope) && !was_seen(end)) json.fail("the field \"" + name + "\" is missing");
     if (!has_ends(rule.scope) && was_seen(end))
       json.fail("\"" + name + "\" needs the scope \"kinds\" or \"pair\"");
@@ -103,22 +62,17 @@ LinkRule read_link(JsonReader& json) {
 }
 
 HostTime read_host_time(JsonReader& json) {
-  static constexpr std::array<std::string_view, 3> kNames{"call", "send", "step"};
   HostTime host;
-  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    (field == 0 ? host.call : field == 1 ? host.send : host.step) = read_time(json);
-  });
-  json.require_fields(kNames, seen, 2);
+  json.read_object(2, JsonField{"call", [&] { host.call = read_time(json); }},
+                   JsonField{"send", [&] { host.send = read_time(json); }},
+                   JsonField{"step", [&] { host.step = read_time(json); }});
   return host;
 }
 
 MessageTime read_message_time(JsonReader& json) {
-  static constexpr std::array<std::string_view, 2> kNames{"send", "receive"};
   MessageTime message;
-  const std::uint64_t seen = json.read_fields(kNames, [&](std::size_t field) {
-    (field == 0 ? message.send : message.receive) = read_time(json);
-  });
-  json.require_fields(kNames, seen, 2);
+  json.read_object(2, JsonField{"send", [&] { message.send = read_time(json); }},
+                   JsonField{"receive", [&] { message.receive = read_time(json); }});
   return message;
 }
 
@@ -146,9 +100,7 @@ void write_link(JsonWriter& json, const LinkRule& rule) {
   json.field("latency", exact_text(rule.latency));
   if (rule.bandwidth.has_value()) json.field("bandwidth", exact_text(*rule.bandwidth));
   if (!rule.channels.empty()) {
-    json.begin_array("channels");
-    for (const std::string& channel : rule.channels) json.value(channel);
-    json.end_array();
+    json.values("channels", rule.channels);
   }
   json.end_object();
 }

@@ -2,7 +2,6 @@
 #include "baechi/io/graph/graph_json.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -73,7 +72,6 @@ class GraphJsonReader {
   void read_document();
   void read_operators();
   void read_operator();
-  void read_operator_field(std::size_t field);
   void read_times();
   void read_memory();
   Reference read_reference(bool with_port);
@@ -95,28 +93,16 @@ class GraphJsonReader {
 };
 
 void GraphJsonReader::read_document() {
-  enum : std::size_t { kFormat, kVersion, kOperators, kName, kMemoryMode, kBatchSize };
-  static constexpr std::array<std::string_view, 6> kNames{"format", "version",     "operators",
-                                                          "name",   "memory_mode", "batch_size"};
-  const std::uint64_t seen = json_.read_fields(kNames, [&](std::size_t field) {
-    switch (field) {
-      case kFormat:
-        return read_format(json_, "baechi-graph");
-      case kVersion:
-        return read_version(json_);
-      case kOperators:
-        return read_operators();
-      case kName:
-        return builder_.set_name(json_.read_string());
-      case kMemoryMode:
-        return builder_.set_memory_mode(read_memory_mode(json_));
-      case kBatchSize: {
-        const std::int64_t size = json_.read_integer();
-        return json_.located([&] { builder_.set_batch_size(size); });
-      }
-    }
-  });
-  json_.require_fields(kNames, seen, 3);
+  json_.read_object(
+      3, JsonField{"format", [&] { read_format(json_, "baechi-graph"); }},
+      JsonField{"version", [&] { read_version(json_); }},
+      JsonField{"operators", [&] { read_operators(); }},
+      JsonField{"name", [&] { builder_.set_name(json_.read_string()); }},
+      JsonField{"memory_mode", [&] { builder_.set_memory_mode(read_memory_mode(json_)); }},
+      JsonField{"batch_size", [&] {
+                  const std::int64_t size = json_.read_integer();
+                  json_.located([&] { builder_.set_batch_size(size); });
+                }});
 }
 
 void GraphJsonReader::read_operators() {
@@ -136,88 +122,36 @@ void GraphJsonReader::reserve_rest() {
 }
 
 void GraphJsonReader::read_operator() {
-  static constexpr std::array<std::string_view, 16> kNames{
-      "name",    "time",     "kind",   "memory", "outputs",   "inputs",   "after",  "colocate",
-      "forward", "backward", "device", "per",    "recompute", "variable", "writes", "random"};
   op_.clear();
-  const std::uint64_t seen =
-      json_.read_fields(kNames, [&](std::size_t field) { read_operator_field(field); });
-  json_.require_fields(kNames, seen, op_.spec.variable ? 1 : 2);  // a variable needs no time
-  add_operator();
-}
-
-void GraphJsonReader::read_operator_field(std::size_t field) {
-  enum : std::size_t {
-    kName,
-    kTime,
-    kKind,
-    kMemory,
-    kOutputs,
-    kInputs,
-    kAfter,
-    kColocate,
-    kForward,
-    kBackward,
-    kDevice,
-    kPer,
-    kRecompute,
-    kVariable,
-    kWrites,
-    kRandom
+  const auto refer = [&](Use use) {
+    op_.references.emplace_back(read_reference(use == Use::kInput), use);
   };
-  switch (field) {
-    case kName:
-      op_.spec.name = json_.read_string();
-      builder_.expect(op_.spec.name);
-      break;
-    case kTime:
-      read_times();
-      break;
-    case kKind:
-      op_.spec.kind = json_.read_string();
-      break;
-    case kMemory:
-      read_memory();
-      break;
-    case kOutputs:
-      json_.read_array([&] { op_.outputs.push_back(read_bytes(json_)); });
-      break;
-    case kInputs:
-      json_.read_array([&] { op_.references.emplace_back(read_reference(true), Use::kInput); });
-      break;
-    case kAfter:
-      json_.read_array([&] { op_.references.emplace_back(read_reference(false), Use::kAfter); });
-      break;
-    case kColocate:
-      json_.read_array([&] { op_.groups.push_back(json_.read_string()); });
-      break;
-    case kForward:
-      op_.references.emplace_back(read_reference(false), Use::kForward);
-      break;
-    case kBackward:
-      op_.backward = json_.read_bool();
-      break;
-    case kDevice:
-      op_.spec.pin = json_.read_string();
-      break;
-    case kPer:
-      op_.per_step = read_per_step(json_);
-      break;
-    case kRecompute:
-      op_.spec.recompute = json_.read_bool();
-      break;
-    case kVariable:
-      op_.spec.variable = json_.read_bool();
-      break;
-    case kWrites:
-      json_.read_array([&] { op_.references.emplace_back(read_reference(false), Use::kWrites); });
-      break;
-    case kRandom:
-      op_.spec.random = json_.read_bool();
-      break;
-    default:
-      break;
-  }
+  const std::uint64_t seen = json_.read_object(
+      1,
+      JsonField{"name",
+                [&] {
+                  op_.spec.name = json_.read_string();
+                  builder_.expect(op_.spec.name);
+                }},
+      JsonField{"time", [&] { read_times(); }},
+      JsonField{"kind", [&] { op_.spec.kind = json_.read_string(); }},
+      JsonField{"memory", [&] { read_memory(); }},
+      JsonField{"outputs",
+                [&] { json_.read_array([&] { op_.outputs.push_back(read_bytes(json_)); }); }},
+      JsonField{"inputs", [&] { json_.read_array([&] { refer(Use::kInput); }); }},
+      JsonField{"after", [&] { json_.read_array([&] { refer(Use::kAfter); }); }},
+      JsonField{"colocate",
+                [&] { json_.read_array([&] { op_.groups.push_back(json_.read_string()); }); }},
+      JsonField{"forward", [&] { refer(Use::kForward); }},
+      JsonField{"backward", [&] { op_.backward = json_.read_bool(); }},
+      JsonField{"device", [&] { op_.spec.pin = json_.read_string(); }},
+      JsonField{"per", [&] { op_.per_step = read_per_step(json_); }},
+      JsonField{"recompute", [&] { op_.spec.recompute = json_.read_bool(); }},
+      JsonField{"variable", [&] { op_.spec.variable = json_.read_bool(); }},
+      JsonField{"writes", [&] { json_.read_array([&] { refer(Use::kWrites); }); }},
+      JsonField{"random", [&] { op_.spec.random = json_.read_bool(); }});
+  if (!op_.spec.variable && (seen >> 1 & 1) == 0) json_.fail("the field \"time\" is missing");
+  add_operator();
 }
 
 void GraphJsonReader::read_times() {
@@ -236,10 +170,8 @@ void GraphJsonReader::read_times() {
 }
 
 void GraphJsonReader::read_memory() {
-  static constexpr std::array<std::string_view, 2> kNames{"permanent", "temporary"};
-  json_.read_fields(kNames, [&](std::size_t field) {
-    (field == 0 ? op_.spec.permanent : op_.spec.temporary) = read_bytes(json_);
-  });
+  json_.read_object(0, JsonField{"permanent", [&] { op_.spec.permanent = read_bytes(json_); }},
+                    JsonField{"temporary", [&] { op_.spec.temporary = read_bytes(json_); }});
 }
 
 // "name" or 7: the operator, or its first output; ["name", 1] or [7, 1]: another output.

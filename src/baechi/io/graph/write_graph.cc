@@ -73,9 +73,8 @@ class GraphWriter {
 
   void write_outputs(OpId op) {
     if (graph_.outputs(op).empty()) return;
-    json_.begin_array("outputs");
-    for (const TensorId tensor : graph_.outputs(op)) json_.value(graph_.size(tensor).count());
-    json_.end_array();
+    json_.values("outputs", graph_.outputs(op),
+                 [&](const TensorId tensor) { return graph_.size(tensor).count(); });
   }
 
   // Edges by (from, tensor): control edges and data edges alternate, so each kind takes one pass.
@@ -120,9 +119,7 @@ class GraphWriter {
 
   void write_groups(OpId op) {
     if (graph_.colocation_names(op).empty()) return;
-    json_.begin_array("colocate");
-    for (const std::string_view name : graph_.colocation_names(op)) json_.value(name);
-    json_.end_array();
+    json_.values("colocate", graph_.colocation_names(op));
   }
 
   const OpGraph& graph_;

@@ -8,6 +8,7 @@
 // none).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,6 +21,15 @@
 #include "baechi/io/text/decimal.h"
 
 namespace baechi {
+
+// A field of an object, and what reads its value.
+template <class Read>
+struct JsonField {
+  std::string_view name;
+  Read read;
+};
+template <class Read>
+JsonField(std::string_view, Read) -> JsonField<Read>;
 
 class JsonReader {
  public:
@@ -62,6 +72,17 @@ class JsonReader {
       expected = field + 1;
       read(field);
     }
+    return seen;
+  }
+  // Reads an object of these fields, of which the first `required` must be there.
+  template <class... Reads>
+  std::uint64_t read_object(std::size_t required, const JsonField<Reads>&... fields) {
+    const std::array<std::string_view, sizeof...(fields)> names{fields.name...};
+    const std::uint64_t seen = read_fields(names, [&](std::size_t field) {
+      std::size_t index = 0;
+      static_cast<void>(((index++ == field && (fields.read(), true)) || ...));
+    });
+    require_fields(names, seen, required);
     return seen;
   }
   template <class ReadItem>

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,6 +54,31 @@ class JsonWriter {
   void field(std::string_view name, const Value& content) {
     key(name);
     value(content);
+  }
+
+  // An array of what `of` makes of each item.
+  template <class Items, class Of = std::identity>
+  void values(std::string_view name, const Items& items, const Of& of = {}) {
+    begin_array(name);
+    for (const auto& item : items) value(of(item));
+    end_array();
+  }
+  // An array of objects, each with the fields that `write` writes of an item.
+  template <class Items, class Write>
+  void objects(std::string_view name, const Items& items, const Write& write,
+               Layout layout = Layout::kInline) {
+    key(name);
+    objects(items, write, layout);
+  }
+  template <class Items, class Write>
+  void objects(const Items& items, const Write& write, Layout layout = Layout::kInline) {
+    begin_array();
+    for (const auto& item : items) {
+      begin_object(layout);
+      write(item);
+      end_object();
+    }
+    end_array();
   }
 
   // Ends the document with a newline.

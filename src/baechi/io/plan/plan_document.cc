@@ -22,8 +22,9 @@ class PlanReader {
   PlanDocument read();
 
  private:
-  void read_field(std::size_t field);
   void read_graph();
+  void read_cluster();
+  void read_micro_batches();
   void read_devices();
   PlanDevice read_device(DeviceId expected);
   void read_operator();
@@ -38,171 +39,119 @@ class PlanReader {
   void read_tensor(PlanDocument::Transfer& transfer);
   DeviceId read_device_name();
   ExecutionOrder read_order();
-  void check_document(std::uint64_t seen);
+  void check_document();
 
   JsonReader& json_;
   PlanDocument document_;
   Plan& plan_ = document_.plan;
+  bool has_transfers_ = false, has_runs_ = false;
   std::optional<double> gap_;
   std::size_t gap_offset_ = 0;
   tsl::robin_map<std::string, DeviceId> devices_;
   tsl::robin_set<std::string_view> operator_names_;
 };
 
-enum : std::size_t {
-  kFormat,
-  kVersion,
-  kBaechi,
-  kGraph,
-  kCluster,
-  kMemoryMode,
-  kMethod,
-  kMakespan,
-  kDevices,
-  kOperators,
-  kTransfers,
-  kFallbacks,
-  kGap,
-  kBounds,
-  kMethods,
-  kNotes,
-  kPasses,
-  kOrder,
-  kMicroBatches,
-  kRuns,
-  kRecomputed,
-  kResidency,
-  kReplicas
-};
-constexpr std::array<std::string_view, 23> kNames{
-    "format",        "version",  "baechi",     "graph",     "cluster",   "memory_mode",
-    "method",        "makespan", "devices",    "operators", "transfers", "fallbacks",
-    "gap",           "bounds",   "methods",    "notes",     "passes",    "order",
-    "micro_batches", "runs",     "recomputed", "residency", "replicas"};
-constexpr std::size_t kRequired = 10;  // and transfers, where the step has one micro-batch
 constexpr std::int64_t kMostMicroBatches = 4096;
 
 PlanDocument PlanReader::read() {
+  const auto array = [&](const auto& read_item) {
+    return [this, read_item] { json_.read_array(read_item); };
+  };
+  // Of what names devices, and of what says which operators there are.
+  const auto of_devices = [&](const auto& read) {
+    return [this, read] {
+      if (devices_.empty()) json_.fail("needs \"cluster\" before it, whose devices it names");
+      read();
+    };
+  };
+  const auto of_operators = [&](const auto& read) {
+    return [this, read] {
+      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+      read();
+    };
+  };
   json_.peek();
-  const std::uint64_t seen =
-      json_.read_fields(kNames, [&](std::size_t field) { read_field(field); });
-  json_.require_fields(kNames, seen, kRequired + (plan_.micro_batches == 1 ? 1 : 0));
-  if (plan_.micro_batches > 1 && (seen >> kRuns & 1) == 0)
-    json_.fail("the field \"runs\" is missing");
+  json_.read_object(10, JsonField{"format", [&] { read_format(json_, "baechi-plan"); }},
+                    JsonField{"version", [&] { read_version(json_); }},
+                    JsonField{"baechi", [&] { json_.read_string(); }},
+                    JsonField{"graph", [&] { read_graph(); }},
+                    JsonField{"cluster", [&] { read_cluster(); }},
+                    JsonField{"memory_mode",
+                              [&] {
+                                plan_.memory_mode = read_memory_mode(json_);
+                                document_.memory_mode_offset = json_.offset();
+                              }},
+                    JsonField{"method", [&] { plan_.method = std::string(json_.read_string()); }},
+                    JsonField{"makespan",
+                              [&] {
+                                plan_.schedule.makespan = read_time(json_);
+                                document_.makespan_offset = json_.offset();
+                              }},
+                    JsonField{"devices", of_devices([&] { read_devices(); })},
+                    JsonField{"operators", of_devices(array([&] { read_operator(); }))},
+                    JsonField{"transfers", of_devices([&] {
+                                has_transfers_ = true;
+                                json_.read_array([&] { read_transfer(); });
+                              })},
+                    JsonField{"fallbacks", [&] { plan_.fallbacks = read_texts(json_); }},
+                    JsonField{"gap",
+                              [&] {
+                                gap_ = json_.read_double();
+                                gap_offset_ = json_.offset();
+                              }},
+                    JsonField{"bounds", [&] { plan_.bounds = read_bounds(json_); }},
+                    JsonField{"methods", of_devices([&] {
+                                plan_.methods = read_methods(json_, plan_.cluster.devices.size());
+                              })},
+                    JsonField{"notes", [&] { plan_.notes = read_texts(json_); }},
+                    JsonField{"passes", [&] { plan_.passes = read_passes(json_); }},
+                    JsonField{"order", [&] { plan_.order = read_order(); }},
+                    JsonField{"micro_batches", [&] { read_micro_batches(); }},
+                    JsonField{"runs",
+                              [&] {
+                                json_.peek();
+                                document_.runs_offset = json_.offset();
+                                has_runs_ = true;
+                                read_runs();
+                              }},
+                    JsonField{"recomputed", of_operators(array([&] { read_recomputed(); }))},
+                    JsonField{"residency", of_operators([&] { read_residency(); })},
+                    JsonField{"replicas", of_operators([&] { read_replicas(); })});
+  if (plan_.micro_batches == 1 && !has_transfers_) json_.fail("the field \"transfers\" is missing");
+  if (plan_.micro_batches > 1 && !has_runs_) json_.fail("the field \"runs\" is missing");
   if (plan_.micro_batches > 1 && plan_.order != ExecutionOrder::kPlanned)
     json_.fail("a step of micro-batches runs in its planned order");
   json_.finish();
-  check_document(seen);
+  check_document();
   return std::move(document_);
 }
 
-void PlanReader::read_field(std::size_t field) {
-  if ((field == kDevices || field == kOperators || field == kTransfers || field == kMethods) &&
-      devices_.empty())
-    json_.fail("needs \"cluster\" before it, whose devices it names");
-  switch (field) {
-    case kFormat:
-      read_format(json_, "baechi-plan");
-      break;
-    case kVersion:
-      read_version(json_);
-      break;
-    case kBaechi:
-      json_.read_string();
-      break;
-    case kGraph:
-      read_graph();
-      break;
-    case kCluster:
-      plan_.cluster = read_cluster_object(json_, false);
-      for (std::size_t i = 0; i < plan_.cluster.devices.size(); ++i)
-        devices_.emplace(plan_.cluster.devices[i].name, DeviceId(i));
-      break;
-    case kMemoryMode:
-      plan_.memory_mode = read_memory_mode(json_);
-      document_.memory_mode_offset = json_.offset();
-      break;
-    case kMethod:
-      plan_.method = std::string(json_.read_string());
-      break;
-    case kMakespan:
-      plan_.schedule.makespan = read_time(json_);
-      document_.makespan_offset = json_.offset();
-      break;
-    case kDevices:
-      read_devices();
-      break;
-    case kOperators:
-      json_.read_array([&] { read_operator(); });
-      break;
-    case kTransfers:
-      json_.read_array([&] { read_transfer(); });
-      break;
-    case kMicroBatches: {
-      const std::int64_t number = json_.read_non_negative("a number of micro-batches");
-      if (number < 2 || number > kMostMicroBatches)
-        json_.fail("expected 2 to " + std::to_string(kMostMicroBatches) + " micro-batches");
-      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
-      plan_.micro_batches = static_cast<std::uint32_t>(number);
-      break;
-    }
-    case kRuns:
-      json_.peek();
-      document_.runs_offset = json_.offset();
-      read_runs();
-      break;
-    case kRecomputed:
-      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
-      json_.read_array([&] { read_recomputed(); });
-      break;
-    case kResidency:
-      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
-      read_residency();
-      break;
-    case kReplicas:
-      if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
-      read_replicas();
-      break;
-    case kFallbacks:
-      plan_.fallbacks = read_texts(json_);
-      break;
-    case kGap:
-      gap_ = json_.read_double();
-      gap_offset_ = json_.offset();
-      break;
-    case kBounds:
-      plan_.bounds = read_bounds(json_);
-      break;
-    case kMethods:
-      plan_.methods = read_methods(json_, plan_.cluster.devices.size());
-      break;
-    case kPasses:
-      plan_.passes = read_passes(json_);
-      break;
-    case kNotes:
-      plan_.notes = read_texts(json_);
-      break;
-    case kOrder:
-      plan_.order = read_order();
-      break;
-    default:
-      break;
-  }
+void PlanReader::read_cluster() {
+  plan_.cluster = read_cluster_object(json_, false);
+  for (std::size_t i = 0; i < plan_.cluster.devices.size(); ++i)
+    devices_.emplace(plan_.cluster.devices[i].name, DeviceId(i));
+}
+
+void PlanReader::read_micro_batches() {
+  const std::int64_t number = json_.read_non_negative("a number of micro-batches");
+  if (number < 2 || number > kMostMicroBatches)
+    json_.fail("expected 2 to " + std::to_string(kMostMicroBatches) + " micro-batches");
+  if (!document_.operators.empty()) json_.fail("belongs before \"operators\"");
+  plan_.micro_batches = static_cast<std::uint32_t>(number);
 }
 
 void PlanReader::read_graph() {
-  static constexpr std::array<std::string_view, 2> kGraphNames{"name", "operators"};
-  const std::uint64_t seen = json_.read_fields(kGraphNames, [&](std::size_t field) {
-    if (field == 0) {
-      plan_.graph_name = std::string(json_.read_string());
-      document_.graph_name_offset = json_.offset();
-    } else {
-      document_.num_operators =
-          static_cast<std::size_t>(json_.read_non_negative("a number of operators"));
-      document_.num_operators_offset = json_.offset();
-    }
-  });
-  json_.require_fields(kGraphNames, seen, 2);
+  json_.read_object(2,
+                    JsonField{"name",
+                              [&] {
+                                plan_.graph_name = std::string(json_.read_string());
+                                document_.graph_name_offset = json_.offset();
+                              }},
+                    JsonField{"operators", [&] {
+                                document_.num_operators = static_cast<std::size_t>(
+                                    json_.read_non_negative("a number of operators"));
+                                document_.num_operators_offset = json_.offset();
+                              }});
 }
 
 ExecutionOrder PlanReader::read_order() {
@@ -232,40 +181,24 @@ void PlanReader::read_devices() {
 }
 
 PlanDevice PlanReader::read_device(DeviceId expected) {
-  static constexpr std::array<std::string_view, 8> kDeviceNames{
-      "name", "peak", "peak_at", "busy", "sent", "received", "run_peak", "peak_operator"};
   PlanDevice device;
-  const std::uint64_t seen = json_.read_fields(kDeviceNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        if (read_device_name() != expected)
-          json_.fail("the devices are not in the cluster's order");
-        break;
-      case 1:
-        device.peak = read_bytes(json_);
-        break;
-      case 2:
-        device.peak_at = read_time(json_);
-        break;
-      case 3:
-        device.busy = read_time(json_);
-        break;
-      case 4:
-        device.sent = read_bytes(json_);
-        break;
-      case 5:
-        device.received = read_bytes(json_);
-        break;
-      case 6:
-        device.run_peak = read_bytes(json_);
-        break;
-      default: {
-        const std::string_view name = json_.read_string();
-        document_.peak_operators.push_back({expected, name, json_.offset()});
-      }
-    }
-  });
-  json_.require_fields(kDeviceNames, seen, 6);
+  json_.read_object(
+      6,
+      JsonField{"name",
+                [&] {
+                  if (read_device_name() != expected)
+                    json_.fail("the devices are not in the cluster's order");
+                }},
+      JsonField{"peak", [&] { device.peak = read_bytes(json_); }},
+      JsonField{"peak_at", [&] { device.peak_at = read_time(json_); }},
+      JsonField{"busy", [&] { device.busy = read_time(json_); }},
+      JsonField{"sent", [&] { device.sent = read_bytes(json_); }},
+      JsonField{"received", [&] { device.received = read_bytes(json_); }},
+      JsonField{"run_peak", [&] { device.run_peak = read_bytes(json_); }},
+      JsonField{"peak_operator", [&] {
+                  const std::string_view name = json_.read_string();
+                  document_.peak_operators.push_back({expected, name, json_.offset()});
+                }});
   return device;
 }
 
@@ -277,32 +210,20 @@ DeviceId PlanReader::read_device_name() {
 }
 
 void PlanReader::read_operator() {
-  static constexpr std::array<std::string_view, 5> kOperatorNames{"name", "device", "start", "end",
-                                                                  "asked"};
   PlanDocument::Operator op;
-  const std::uint64_t seen = json_.read_fields(kOperatorNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        op.name = json_.read_string();
-        op.offset = json_.offset();
-        if (!operator_names_.insert(op.name).second)
-          json_.fail("operator '" + std::string(op.name) + "' is placed twice");
-        break;
-      case 1:
-        op.slot.device = read_device_name();
-        break;
-      case 2:
-        op.slot.start = read_time(json_);
-        break;
-      case 3:
-        op.slot.end = read_time(json_);
-        break;
-      default:
-        op.asked = read_time(json_);
-        break;
-    }
-  });
-  json_.require_fields(kOperatorNames, seen, plan_.micro_batches > 1 ? 2 : 4);
+  const std::uint64_t seen = json_.read_object(
+      plan_.micro_batches > 1 ? 2 : 4,
+      JsonField{"name",
+                [&] {
+                  op.name = json_.read_string();
+                  op.offset = json_.offset();
+                  if (!operator_names_.insert(op.name).second)
+                    json_.fail("operator '" + std::string(op.name) + "' is placed twice");
+                }},
+      JsonField{"device", [&] { op.slot.device = read_device_name(); }},
+      JsonField{"start", [&] { op.slot.start = read_time(json_); }},
+      JsonField{"end", [&] { op.slot.end = read_time(json_); }},
+      JsonField{"asked", [&] { op.asked = read_time(json_); }});
   if (plan_.micro_batches > 1 && seen >= 4)
     json_.fail("a step of micro-batches tells the order of its runs, not their times");
   if (op.slot.end < op.slot.start) json_.fail("ends before it starts");
@@ -340,17 +261,14 @@ PlanDocument::Run PlanReader::read_run() {
 }
 
 void PlanReader::read_recomputed() {
-  static constexpr std::array<std::string_view, 2> kAgainNames{"operator", "after"};
   PlanDocument::Again again;
-  const std::uint64_t seen = json_.read_fields(kAgainNames, [&](std::size_t field) {
-    if (field == 1) {
-      again.after = json_.read_string();
-      return;
-    }
-    again.name = json_.read_string();
-    again.offset = json_.offset();
-  });
-  json_.require_fields(kAgainNames, seen, 1);
+  json_.read_object(1,
+                    JsonField{"operator",
+                              [&] {
+                                again.name = json_.read_string();
+                                again.offset = json_.offset();
+                              }},
+                    JsonField{"after", [&] { again.after = json_.read_string(); }});
   document_.recomputed.push_back(again);
 }
 
@@ -388,86 +306,55 @@ void PlanReader::read_replicas() {
 }
 
 void PlanReader::read_residency() {
-  static constexpr std::array<std::string_view, 3> kResidencyNames{"store", "away", "on_store"};
   json_.peek();
   document_.residency_offset = json_.offset();
-  const std::uint64_t seen = json_.read_fields(kResidencyNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        plan_.residency.store = std::string(json_.read_string());
-        if (plan_.residency.store.empty()) json_.fail("expected the name of a device");
-        break;
-      case 1:
-        json_.read_array([&] { read_away(); });
-        break;
-      default:
-        json_.read_array([&] { document_.on_store.push_back(json_.read_string()); });
-    }
-  });
-  json_.require_fields(kResidencyNames, seen, 3);
+  json_.read_object(
+      3,
+      JsonField{"store",
+                [&] {
+                  plan_.residency.store = std::string(json_.read_string());
+                  if (plan_.residency.store.empty()) json_.fail("expected the name of a device");
+                }},
+      JsonField{"away", [&] { json_.read_array([&] { read_away(); }); }},
+      JsonField{"on_store", [&] {
+                  json_.read_array([&] { document_.on_store.push_back(json_.read_string()); });
+                }});
   if (document_.away.empty() && document_.on_store.empty())
     json_.fail("nothing is away: leave out \"residency\"");
 }
 
 void PlanReader::read_away() {
-  static constexpr std::array<std::string_view, 2> kAwayNames{"tensor", "fetches"};
   PlanDocument::Away away;
-  const std::uint64_t seen = json_.read_fields(kAwayNames, [&](std::size_t field) {
-    if (field == 1) {
-      json_.read_array([&] { away.fetches.push_back(read_fetch()); });
-      return;
-    }
-    PlanDocument::Transfer tensor;
-    read_tensor(tensor);
-    away.producer = tensor.producer;
-    away.port = tensor.port;
-    away.offset = tensor.offset;
-  });
-  json_.require_fields(kAwayNames, seen, 2);
+  PlanDocument::Transfer tensor;
+  json_.read_object(2, JsonField{"tensor", [&] { read_tensor(tensor); }},
+                    JsonField{"fetches", [&] {
+                                json_.read_array([&] { away.fetches.push_back(read_fetch()); });
+                              }});
+  away.producer = tensor.producer;
+  away.port = tensor.port;
+  away.offset = tensor.offset;
   document_.away.push_back(std::move(away));
 }
 
 PlanDocument::Fetch PlanReader::read_fetch() {
-  static constexpr std::array<std::string_view, 2> kFetchNames{"readers", "after"};
   PlanDocument::Fetch fetch;
-  const std::uint64_t seen = json_.read_fields(kFetchNames, [&](std::size_t field) {
-    if (field == 1)
-      fetch.after = json_.read_string();
-    else
-      json_.read_array([&] { fetch.readers.push_back(json_.read_string()); });
-  });
-  json_.require_fields(kFetchNames, seen, 1);
+  json_.read_object(
+      1,
+      JsonField{"readers",
+                [&] { json_.read_array([&] { fetch.readers.push_back(json_.read_string()); }); }},
+      JsonField{"after", [&] { fetch.after = json_.read_string(); }});
   return fetch;
 }
 
 void PlanReader::read_transfer() {
-  static constexpr std::array<std::string_view, 6> kTransferNames{"tensor",    "from",  "to",
-                                                                  "requested", "start", "end"};
   PlanDocument::Transfer entry;
   Transfer& transfer = entry.transfer;
-  const std::uint64_t seen = json_.read_fields(kTransferNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        read_tensor(entry);
-        break;
-      case 1:
-        transfer.from = read_device_name();
-        break;
-      case 2:
-        transfer.to = read_device_name();
-        break;
-      case 3:
-        transfer.requested = read_time(json_);
-        break;
-      case 4:
-        transfer.start = read_time(json_);
-        break;
-      default:
-        transfer.end = read_time(json_);
-        break;
-    }
-  });
-  json_.require_fields(kTransferNames, seen, 6);
+  json_.read_object(6, JsonField{"tensor", [&] { read_tensor(entry); }},
+                    JsonField{"from", [&] { transfer.from = read_device_name(); }},
+                    JsonField{"to", [&] { transfer.to = read_device_name(); }},
+                    JsonField{"requested", [&] { transfer.requested = read_time(json_); }},
+                    JsonField{"start", [&] { transfer.start = read_time(json_); }},
+                    JsonField{"end", [&] { transfer.end = read_time(json_); }});
   if (transfer.from == transfer.to) json_.fail("a transfer from a device to itself");
   if (transfer.start < transfer.requested) json_.fail("starts before it is requested");
   if (transfer.end < transfer.start) json_.fail("ends before it starts");
@@ -492,7 +379,7 @@ void PlanReader::read_tensor(PlanDocument::Transfer& transfer) {
   if (json_.next_item()) json_.fail("expected [operator, port]");
 }
 
-void PlanReader::check_document(std::uint64_t seen) {
+void PlanReader::check_document() {
   const Replicas& replicas = plan_.replicas;
   const std::size_t one = document_.num_operators + document_.recomputed.size();
   if (replicas.shared > one)
@@ -516,7 +403,7 @@ void PlanReader::check_document(std::uint64_t seen) {
       json_.fail_at(offset, path, "the plan places no operator " + in_quotes(name));
   };
   if (plan_.micro_batches > 1) {
-    if ((seen >> kTransfers & 1) != 0)
+    if (has_transfers_)
       json_.fail_at(document_.runs_offset, "$.transfers",
                     "a step of micro-batches has no transfers: they follow from the runs");
   } else {
@@ -526,8 +413,7 @@ void PlanReader::check_document(std::uint64_t seen) {
       check_name(peak.name, peak.offset, "$.devices");
   }
   // "gap" is for readers of the file; makespan and bounds define it.
-  const bool has_gap = (seen >> kGap & 1) != 0;
-  if (has_gap && gap_ != plan_.gap())
+  if (gap_.has_value() && gap_ != plan_.gap())
     json_.fail_at(gap_offset_, "$.gap", "is not makespan / first bound - 1");
 }
 

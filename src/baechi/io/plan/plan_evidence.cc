@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "baechi/io/plan/plan_evidence.h"
 
-#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -11,79 +10,44 @@ namespace baechi {
 namespace {
 
 NamedBound read_bound(JsonReader& json) {
-  static constexpr std::array<std::string_view, 2> kBoundNames{"name", "value"};
   NamedBound bound;
-  const std::uint64_t seen = json.read_fields(kBoundNames, [&](std::size_t field) {
-    if (field == 0)
-      bound.name = std::string(json.read_string());
-    else
-      bound.value = read_time(json);
-  });
-  json.require_fields(kBoundNames, seen, 2);
+  json.read_object(2, JsonField{"name", [&] { bound.name = std::string(json.read_string()); }},
+                   JsonField{"value", [&] { bound.value = read_time(json); }});
   return bound;
 }
 
 OptimizerPass::Size read_size(JsonReader& json) {
-  static constexpr std::array<std::string_view, 3> kSizeNames{"operators", "edges", "groups"};
   OptimizerPass::Size size;
-  const std::uint64_t seen = json.read_fields(kSizeNames, [&](std::size_t field) {
-    (field == 0   ? size.ops
-     : field == 1 ? size.edges
-                  : size.groups) = static_cast<std::size_t>(json.read_non_negative("a number"));
-  });
-  json.require_fields(kSizeNames, seen, 3);
+  const auto count = [&] { return static_cast<std::size_t>(json.read_non_negative("a number")); };
+  json.read_object(3, JsonField{"operators", [&] { size.ops = count(); }},
+                   JsonField{"edges", [&] { size.edges = count(); }},
+                   JsonField{"groups", [&] { size.groups = count(); }});
   return size;
 }
 
 OptimizerPass read_pass(JsonReader& json) {
-  static constexpr std::array<std::string_view, 4> kPassNames{"pass", "before", "after", "note"};
   OptimizerPass pass;
-  const std::uint64_t seen = json.read_fields(kPassNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        pass.pass = std::string(json.read_string());
-        break;
-      case 1:
-        pass.before = read_size(json);
-        break;
-      case 2:
-        pass.after = read_size(json);
-        break;
-      default:
-        pass.note = std::string(json.read_string());
-    }
-  });
-  json.require_fields(kPassNames, seen, 3);
+  json.read_object(3, JsonField{"pass", [&] { pass.pass = std::string(json.read_string()); }},
+                   JsonField{"before", [&] { pass.before = read_size(json); }},
+                   JsonField{"after", [&] { pass.after = read_size(json); }},
+                   JsonField{"note", [&] { pass.note = std::string(json.read_string()); }});
   return pass;
 }
 
 MethodOutcome read_method(JsonReader& json, std::size_t num_devices) {
-  static constexpr std::array<std::string_view, 6> kMethodNames{
-      "method", "makespan", "fallbacks", "reason", "devices_used", "peaks"};
   MethodOutcome outcome;
-  const std::uint64_t seen = json.read_fields(kMethodNames, [&](std::size_t field) {
-    switch (field) {
-      case 0:
-        outcome.method = std::string(json.read_string());
-        break;
-      case 1:
-        outcome.makespan = read_time(json);
-        break;
-      case 2:
-        outcome.fallbacks = read_texts(json);
-        break;
-      case 3:
-        outcome.reason = std::string(json.read_string());
-        break;
-      case 4:
-        outcome.devices_used =
-            static_cast<std::size_t>(json.read_non_negative("a number of devices"));
-        break;
-      default:
-        json.read_array([&] { outcome.peaks.push_back(read_bytes(json)); });
-    }
-  });
-  json.require_fields(kMethodNames, seen, 1);
+  json.read_object(
+      1, JsonField{"method", [&] { outcome.method = std::string(json.read_string()); }},
+      JsonField{"makespan", [&] { outcome.makespan = read_time(json); }},
+      JsonField{"fallbacks", [&] { outcome.fallbacks = read_texts(json); }},
+      JsonField{"reason", [&] { outcome.reason = std::string(json.read_string()); }},
+      JsonField{"devices_used",
+                [&] {
+                  outcome.devices_used =
+                      static_cast<std::size_t>(json.read_non_negative("a number of devices"));
+                }},
+      JsonField{"peaks",
+                [&] { json.read_array([&] { outcome.peaks.push_back(read_bytes(json)); }); }});
   if (!outcome.peaks.empty() && outcome.peaks.size() != num_devices)
     json.fail("expected one peak for each of the cluster's devices");
   return outcome;

@@ -78,14 +78,10 @@ class PlanWriter {
 
   void write_recomputed() {
     if (plan_.recomputed.empty()) return;
-    json_.begin_array("recomputed");
-    for (const Recomputation& again : plan_.recomputed) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("recomputed", plan_.recomputed, [&](const Recomputation& again) {
       json_.field("operator", name_in_one(again.op));
       if (again.after.has_value()) json_.field("after", name_in_one(*again.after));
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_replicas() {
@@ -118,42 +114,31 @@ class PlanWriter {
     if (plan_.residency.empty()) return;
     json_.begin_object("residency");
     json_.field("store", plan_.residency.store);
-    json_.begin_array("away");
-    for (const AwayTensor& away : plan_.residency.away) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("away", plan_.residency.away, [&](const AwayTensor& away) {
       json_.key("tensor");
       write_port(graph_[away.producer].name, away.port);
       json_.begin_array("fetches");
       for (const Fetch& fetch : away.fetches) write_fetch(fetch);
       json_.end_array();
-      json_.end_object();
-    }
-    json_.end_array();
-    json_.begin_array("on_store");
-    for (const OpId op : plan_.residency.on_store) json_.value(graph_[op].name);
-    json_.end_array();
+    });
+    json_.values("on_store", plan_.residency.on_store,
+                 [&](const OpId op) { return graph_[op].name; });
     json_.end_object();
   }
 
   void write_fetch(const Fetch& fetch) {
     json_.begin_object(Layout::kInline);
     if (fetch.after.has_value()) json_.field("after", graph_[*fetch.after].name);
-    json_.begin_array("readers");
-    for (const OpId reader : fetch.readers) json_.value(graph_[reader].name);
-    json_.end_array();
+    json_.values("readers", fetch.readers, [&](const OpId reader) { return graph_[reader].name; });
     json_.end_object();
   }
 
   void write_bounds() {
     if (plan_.bounds.empty()) return;
-    json_.begin_array("bounds");
-    for (const NamedBound& bound : plan_.bounds) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("bounds", plan_.bounds, [&](const NamedBound& bound) {
       json_.field("name", bound.name);
       json_.field("value", bound.value.count());
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_devices() {
@@ -183,36 +168,26 @@ class PlanWriter {
       json_.field("groups", size.groups);
       json_.end_object();
     };
-    json_.begin_array("passes");
-    for (const OptimizerPass& pass : plan_.passes) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("passes", plan_.passes, [&](const OptimizerPass& pass) {
       json_.field("pass", pass.pass);
       write_size("before", pass.before);
       write_size("after", pass.after);
       if (!pass.note.empty()) json_.field("note", pass.note);
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_methods() {
     if (plan_.methods.empty()) return;
-    json_.begin_array("methods");
-    for (const MethodOutcome& outcome : plan_.methods) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("methods", plan_.methods, [&](const MethodOutcome& outcome) {
       json_.field("method", outcome.method);
       if (outcome.makespan.has_value()) json_.field("makespan", outcome.makespan->count());
       if (!outcome.fallbacks.empty()) write_texts("fallbacks", outcome.fallbacks);
       if (!outcome.reason.empty()) json_.field("reason", outcome.reason);
       if (outcome.devices_used != 0) json_.field("devices_used", outcome.devices_used);
       if (!outcome.peaks.empty()) {
-        json_.begin_array("peaks");
-        for (const Bytes peak : outcome.peaks) json_.value(peak.count());
-        json_.end_array();
+        json_.values("peaks", outcome.peaks, [&](const Bytes peak) { return peak.count(); });
       }
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_operators() {
@@ -231,14 +206,10 @@ class PlanWriter {
   }
 
   void write_placement() {
-    json_.begin_array("operators");
-    for (const OpId op : step_->rank.keys()) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("operators", step_->rank.keys(), [&](const OpId op) {
       json_.field("name", step_->name(op));
       json_.field("device", device_name(plan_.schedule.slots[op].device));
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_runs() {
@@ -261,9 +232,7 @@ class PlanWriter {
   }
 
   void write_transfers() {
-    json_.begin_array("transfers");
-    for (const Transfer& transfer : plan_.schedule.transfers) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("transfers", plan_.schedule.transfers, [&](const Transfer& transfer) {
       json_.key("tensor");
       write_tensor(transfer.tensor);
       json_.field("from", device_name(transfer.from));
@@ -271,9 +240,7 @@ class PlanWriter {
       json_.field("requested", transfer.requested.count());
       json_.field("start", transfer.start.count());
       json_.field("end", transfer.end.count());
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_tensor(TensorId tensor) {

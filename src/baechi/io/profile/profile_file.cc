@@ -3,7 +3,6 @@
 
 #include <tsl/robin_set.h>
 
-#include <array>
 #include <utility>
 
 #include "baechi/base/error.h"
@@ -28,27 +27,15 @@ class ProfileReader {
   ProfileReader(std::string_view text, const std::string& place) : json_(text, place) {}
 
   Profile read() {
-    enum : std::size_t { kFormatField, kVersion, kOperators, kSource, kBatchSize };
-    static constexpr std::array<std::string_view, 5> kNames{"format", "version", "operators",
-                                                            "source", "batch_size"};
-    const std::uint64_t seen = json_.read_fields(kNames, [&](std::size_t field) {
-      switch (field) {
-        case kFormatField:
-          return read_format(json_, kProfileFormat);
-        case kVersion:
-          return read_version(json_);
-        case kOperators:
-          return json_.read_array([&] { read_operator(); });
-        case kSource:
-          profile_.source = json_.read_string();
-          return;
-        case kBatchSize:
-          profile_.batch_size = json_.read_integer();
-          if (*profile_.batch_size < 1) json_.fail("a batch size is at least 1");
-          return;
-      }
-    });
-    json_.require_fields(kNames, seen, 3);
+    json_.read_object(3, JsonField{"format", [&] { read_format(json_, kProfileFormat); }},
+                      JsonField{"version", [&] { read_version(json_); }},
+                      JsonField{"operators", [&] { json_.read_array([&] { read_operator(); }); }},
+                      JsonField{"source", [&] { profile_.source = json_.read_string(); }},
+                      JsonField{"batch_size", [&] {
+                                  profile_.batch_size = json_.read_integer();
+                                  if (*profile_.batch_size < 1)
+                                    json_.fail("a batch size is at least 1");
+                                }});
     json_.finish();
     return std::move(profile_);
   }
@@ -65,31 +52,20 @@ class ProfileReader {
 };
 
 void ProfileReader::read_operator() {
-  enum : std::size_t { kName, kTime, kMemory, kOutputs, kAllocated };
-  static constexpr std::array<std::string_view, 5> kNames{"name", "time", "memory", "outputs",
-                                                          "allocated"};
   OperatorProfile op;
-  const std::uint64_t seen = json_.read_fields(kNames, [&](std::size_t field) {
-    switch (field) {
-      case kName: {
-        const std::string_view name = json_.read_string();
-        if (name.empty()) json_.fail("an operator has an empty name");
-        if (!names_.insert(name).second)
-          json_.fail("operator " + in_quotes(name) + " occurs twice");
-        op.name = name;
-        return;
-      }
-      case kTime:
-        return read_times(op);
-      case kMemory:
-        return read_memory(op);
-      case kOutputs:
-        return read_sizes(op.transferred);
-      case kAllocated:
-        return read_sizes(op.allocated);
-    }
-  });
-  json_.require_fields(kNames, seen, 1);
+  json_.read_object(1,
+                    JsonField{"name",
+                              [&] {
+                                const std::string_view name = json_.read_string();
+                                if (name.empty()) json_.fail("an operator has an empty name");
+                                if (!names_.insert(name).second)
+                                  json_.fail("operator " + in_quotes(name) + " occurs twice");
+                                op.name = name;
+                              }},
+                    JsonField{"time", [&] { read_times(op); }},
+                    JsonField{"memory", [&] { read_memory(op); }},
+                    JsonField{"outputs", [&] { read_sizes(op.transferred); }},
+                    JsonField{"allocated", [&] { read_sizes(op.allocated); }});
   profile_.operators.push_back(std::move(op));
 }
 
@@ -109,10 +85,8 @@ void ProfileReader::read_times(OperatorProfile& op) {
 }
 
 void ProfileReader::read_memory(OperatorProfile& op) {
-  static constexpr std::array<std::string_view, 2> kNames{"permanent", "temporary"};
-  json_.read_fields(kNames, [&](std::size_t field) {
-    (field == 0 ? op.permanent : op.temporary) = read_bytes(json_);
-  });
+  json_.read_object(0, JsonField{"permanent", [&] { op.permanent = read_bytes(json_); }},
+                    JsonField{"temporary", [&] { op.temporary = read_bytes(json_); }});
 }
 
 // By port; null where it was not measured.

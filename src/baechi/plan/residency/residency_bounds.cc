@@ -24,9 +24,7 @@ OpGraph without_groups(const OpGraph& graph, const Unrolled* apart) {
     spec.name = graph[op].name;
     spec.forward = graph[op].forward;
     builder.add_operator(spec);
-    for (const KindId kind : graph.kinds())
-      if (const auto time = graph.times(kind)[op]; time.has_value())
-        builder.set_time(op, graph.kind_name(kind), *time);
+    builder.set_times(op, graph, op);
     for (const TensorId tensor : graph.outputs(op)) builder.add_output(op, graph.size(tensor));
   }
   for (const OpId op : graph.ops())

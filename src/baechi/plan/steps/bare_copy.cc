@@ -12,9 +12,7 @@ OpGraphBuilder bare_copy(const OpGraph& graph) {
     builder.add_operator({.name = std::to_string(op.value()),
                           .backward = graph[op].backward,
                           .variable = graph[op].variable});
-    for (const KindId kind : graph.kinds())
-      if (const auto time = graph.times(kind)[op]; time.has_value())
-        builder.set_time(op, graph.kind_name(kind), *time);
+    builder.set_times(op, graph, op);
   }
   for (const OpId op : graph.ops())
     for (const TensorId tensor : graph.outputs(op)) {

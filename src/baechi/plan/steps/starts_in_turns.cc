@@ -26,39 +26,35 @@ class Turns {
         costs_(costs),
         count_(copies.count),
         devices_(by_time(costs, store_of(costs.cluster()))),
-        once_(once_per_step(one)) {
-    for (const OpId op : one.ops()) {
-      rank_.push_back(of_replica_);
-      if (!once_[op]) ++of_replica_;
-    }
-  }
+        once_(once_per_step(one)),
+        copy_(one, &once_) {}
 
   std::optional<SequenceOfOne> in(int number) const {
-    IdVector<OpId, std::optional<std::size_t>> stage(one_.num_ops());
-    const std::vector<std::vector<double>> times = cut(number, stage);
+    const std::vector<Stage> stages = cut(number);
     std::vector<std::size_t> next(count_);  // stage of each replica
     std::vector<double> ready(count_), free(devices_.size());
     IdVector<OpId, std::optional<DeviceId>> at(costs_.graph().num_ops());
     IdVector<OpId, double> begin(at.size());
-    for (std::size_t turns = times.size() * count_; turns > 0; --turns) {
+    for (std::size_t turns = stages.size() * count_; turns > 0; --turns) {
       std::optional<std::tuple<double, std::size_t, std::uint32_t>> first;
       for (std::uint32_t r = 0; r < count_; ++r)
-        if (next[r] < times.size()) {
+        if (next[r] < stages.size()) {
           const std::tuple mine(ready[r], next[r], r);
           if (!first.has_value() || mine < *first) first = mine;
         }
       const std::size_t turn = std::get<1>(*first);
       const std::uint32_t r = std::get<2>(*first);
       std::size_t best = 0;
-      const auto end = [&](std::size_t d) { return std::max(free[d], ready[r]) + times[turn][d]; };
+      const auto end = [&](std::size_t d) {
+        return std::max(free[d], ready[r]) + stages[turn].times[d];
+      };
       for (std::size_t d = 1; d < devices_.size(); ++d)
         if (end(d) < end(best)) best = d;
       const double start = std::max(free[best], ready[r]);
-      for (const OpId op : one_.ops())
-        if (stage[op] == turn) {
-          at[copy(op, r)] = devices_[best].second;
-          begin[copy(op, r)] = start;
-        }
+      for (const OpId op : stages[turn].members) {
+        at[copy_(op, r)] = devices_[best].second;
+        begin[copy_(op, r)] = start;
+      }
       free[best] = ready[r] = end(best);
       ++next[r];
     }
@@ -69,33 +65,36 @@ class Turns {
   }
 
  private:
-  OpId copy(OpId op, std::uint32_t r) const {
-    return r == 0 ? op : OpId(one_.num_ops() + (r - 1) * of_replica_ + rank_[op]);
-  }
+  struct Stage {
+    std::vector<OpId> members;
+    std::vector<double> times;  // on each device
+  };
+
   double time(OpId op, std::size_t device) const {
     return static_cast<double>(
         costs_.compute_time(op, devices_[device].second).value_or(Time(0)).count());
   }
 
-  // What each stage takes on each device.
-  std::vector<std::vector<double>> cut(int number,
-                                       IdVector<OpId, std::optional<std::size_t>>& stage) const {
+  std::vector<Stage> cut(int number) const {
+    IdVector<OpId, bool> taken(one_.num_ops());
     double all = 0, so_far = 0;
     for (const OpId op : one_.ops())
       if (!once_[op]) all += time(op, 0);
-    std::vector<std::vector<double>> times;
+    std::vector<Stage> stages;
     for (const OpId op : one_.topological_order()) {
-      if (once_[op] || stage[op].has_value()) continue;
-      const double begun = static_cast<double>(times.size()) * all / number;
-      if (times.empty() || so_far >= begun) times.emplace_back(devices_.size());
+      if (once_[op] || taken[op]) continue;
+      const double begun = static_cast<double>(stages.size()) * all / number;
+      if (stages.empty() || so_far >= begun)
+        stages.push_back({{}, std::vector<double>(devices_.size())});
       for (const OpId member : members_with(one_, op)) {
         if (once_[member]) continue;
-        stage[member] = times.size() - 1;
+        taken[member] = true;
+        stages.back().members.push_back(member);
         so_far += time(member, 0);
-        for (std::size_t d = 0; d < devices_.size(); ++d) times.back()[d] += time(member, d);
+        for (std::size_t d = 0; d < devices_.size(); ++d) stages.back().times[d] += time(member, d);
       }
     }
-    return times;
+    return stages;
   }
 
   const OpGraph& one_;
@@ -103,8 +102,7 @@ class Turns {
   const std::uint32_t count_;
   const std::vector<std::pair<Time, DeviceId>> devices_;
   const IdVector<OpId, bool> once_;
-  IdVector<OpId, std::size_t> rank_;  // among those that each replica has
-  std::size_t of_replica_ = 0;
+  const CopyIds copy_;
 };
 
 }  // namespace

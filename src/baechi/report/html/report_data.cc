@@ -79,14 +79,13 @@ class PlanWriter {
   }
 
   void write_bounds() {
-    json_.begin_array("bounds");
-    for (const NamedBound& bound : plan_.bounds) {
-      json_.begin_object();
-      json_.field("name", bound.name);
-      json_.field("value", bound.value.count());
-      json_.end_object();
-    }
-    json_.end_array();
+    json_.objects(
+        "bounds", plan_.bounds,
+        [&](const NamedBound& bound) {
+          json_.field("name", bound.name);
+          json_.field("value", bound.value.count());
+        },
+        JsonWriter::Layout::kLines);
   }
 
   void write_methods() {
@@ -107,19 +106,18 @@ class PlanWriter {
   void write_links() {
     static constexpr std::array<std::string_view, 5> kScopes{"default", "other-host", "same-host",
                                                              "kinds", "pair"};
-    json_.begin_array("links");
-    for (const LinkRule& rule : plan_.cluster.links) {
-      json_.begin_object();
-      json_.field("scope", kScopes[static_cast<std::size_t>(rule.scope)]);
-      json_.field("from", rule.from);
-      json_.field("to", rule.to);
-      json_.field("both_ways", rule.both_ways);
-      json_.field("latency", rule.latency.count());
-      if (rule.bandwidth.has_value()) json_.field("bandwidth", rule.bandwidth->count());
-      write_texts("channels", rule.channels);
-      json_.end_object();
-    }
-    json_.end_array();
+    json_.objects(
+        "links", plan_.cluster.links,
+        [&](const LinkRule& rule) {
+          json_.field("scope", kScopes[static_cast<std::size_t>(rule.scope)]);
+          json_.field("from", rule.from);
+          json_.field("to", rule.to);
+          json_.field("both_ways", rule.both_ways);
+          json_.field("latency", rule.latency.count());
+          if (rule.bandwidth.has_value()) json_.field("bandwidth", rule.bandwidth->count());
+          write_texts("channels", rule.channels);
+        },
+        JsonWriter::Layout::kLines);
   }
 
   // "channels": their names; "channel_pairs": [from, to, channel, ...] of pairs that send.

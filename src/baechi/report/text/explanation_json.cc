@@ -84,9 +84,7 @@ class PlanJson {
  private:
   void write_second_runs() {
     if (told_.second_runs.empty()) return;
-    json_.begin_array("second_runs");
-    for (const SecondRunFacts& run : told_.second_runs) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("second_runs", told_.second_runs, [&](const SecondRunFacts& run) {
       json_.field("operator", run.name);
       json_.field("device", cluster_[run.device].name);
       json_.field("time", run.time.count());
@@ -98,16 +96,12 @@ class PlanJson {
         json_.field("dropped", run.dropped().count());
         json_.field("at_once", static_cast<std::int64_t>(run.at_once));
       }
-      json_.end_object();
-    }
-    json_.end_array();
+    });
   }
 
   void write_host() {
     if (told_.host.links.empty()) return;
-    json_.begin_array("host_links");
-    for (const LinkFacts& link : told_.host.links) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("host_links", told_.host.links, [&](const LinkFacts& link) {
       json_.field("device", cluster_[link.device].name);
       json_.field("fetches", static_cast<std::int64_t>(link.fetches));
       json_.field("fetched", link.fetched.count());
@@ -115,9 +109,7 @@ class PlanJson {
       json_.field("puts", static_cast<std::int64_t>(link.puts));
       json_.field("put", link.put.count());
       json_.field("putting", link.putting.count());
-      json_.end_object();
-    }
-    json_.end_array();
+    });
     json_.begin_array("fetches");
     for (const FetchFacts& fetch : told_.host.fetches) write_fetch(fetch);
     json_.end_array();
@@ -186,16 +178,12 @@ class PlanJson {
     json_.field("peak_at", seen.peak_at.count());
     if (seen.peak_op.has_value()) json_.field("peak_operator", graph_[*seen.peak_op].name);
     write_parts(told_.peaks[device]);
-    json_.begin_array("holders");
-    for (const MemoryHolder& holder : told_.peaks[device].holders) {
-      json_.begin_object(Layout::kInline);
+    json_.objects("holders", told_.peaks[device].holders, [&](const MemoryHolder& holder) {
       json_.field("operator", graph_[holder.op].name);
       json_.field("operators", holder.num_ops);
       json_.field("bytes", holder.total().count());
       write_parts(holder);
-      json_.end_object();
-    }
-    json_.end_array();
+    });
     json_.end_object();
   }
 
@@ -246,9 +234,7 @@ std::string explanation_json(const Explained& of, const OperatorExplanation& tol
     json.field("start", told.start.count());
     json.field("end", told.end.count());
     json.field("critical", told.critical);
-    json.begin_array("moves_along");
-    for (const OpId op : told.moves_along) json.value(of.graph[op].name);
-    json.end_array();
+    json.values("moves_along", told.moves_along, [&](const OpId op) { return of.graph[op].name; });
     json.begin_array("alternatives");
     for (const Alternative& there : told.alternatives) write_alternative(json, of.cluster, there);
     json.end_array();

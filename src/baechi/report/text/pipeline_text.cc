@@ -103,14 +103,10 @@ void write_pipeline(JsonWriter& json, const Plan& plan, const PipelineExplanatio
   if (told.limit.to.has_value()) json.field("to", name(*told.limit.to));
   json.field("busy", told.limit.busy.count());
   json.end_object();
-  json.begin_array("next");
-  for (const ScenarioOutcome& outcome : told.next) {
-    json.begin_object(JsonWriter::Layout::kInline);
+  json.objects("next", told.next, [&](const ScenarioOutcome& outcome) {
     json.field("name", outcome.name);
     write_outcome(json, outcome);
-    json.end_object();
-  }
-  json.end_array();
+  });
   json.end_object();
 }
 

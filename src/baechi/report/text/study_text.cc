@@ -77,9 +77,7 @@ void write_outcome(JsonWriter& json, const ScenarioOutcome& outcome) {
     json.field("method", outcome.method);
     json.field("devices_used", outcome.devices_used);
     json.field("highest_peak", outcome.highest_peak.count());
-    json.begin_array("fallbacks");
-    for (const std::string& fallback : outcome.fallbacks) json.value(fallback);
-    json.end_array();
+    json.values("fallbacks", outcome.fallbacks);
   } else {
     json.field("proved", outcome.proved);
     json.field("reason", outcome.reason);
@@ -117,14 +115,10 @@ std::string what_if_text(const std::vector<ScenarioOutcome>& outcomes) {
 
 std::string what_if_json(const std::vector<ScenarioOutcome>& outcomes) {
   return json_document([&](JsonWriter& json) {
-    json.begin_array("scenarios");
-    for (const ScenarioOutcome& outcome : outcomes) {
-      json.begin_object(Layout::kInline);
+    json.objects("scenarios", outcomes, [&](const ScenarioOutcome& outcome) {
       json.field("name", outcome.name);
       write_outcome(json, outcome);
-      json.end_object();
-    }
-    json.end_array();
+    });
   });
 }
 
@@ -169,9 +163,7 @@ std::string device_worth_json(const DevicesWorth& worth) {
     } else {
       write_micro_batches(json, worth.micro_batches);
       json.field("makespan", worth.step->count());
-      json.begin_array("devices");
-      for (const DeviceWorth& device : worth.devices) {
-        json.begin_object(Layout::kInline);
+      json.objects("devices", worth.devices, [&](const DeviceWorth& device) {
         json.field("name", device.device);
         if (device.step_without.has_value())
           json.field("makespan_without", device.step_without->count());
@@ -179,12 +171,8 @@ std::string device_worth_json(const DevicesWorth& worth) {
           json.field("reason", device.reason);
         json.field("capacity", device.capacity.count());
         json.field("peak", device.peak.count());
-        json.end_object();
-      }
-      json.end_array();
-      json.begin_array("enough");
-      for (const std::string& name : worth.enough) json.value(name);
-      json.end_array();
+      });
+      json.values("enough", worth.enough);
       json.field("makespan_of_enough", worth.step_of_enough.count());
     }
   });
@@ -215,16 +203,12 @@ std::string sweep_csv(const std::vector<GridPoint>& points) {
 
 std::string sweep_json(const std::vector<GridPoint>& points) {
   return json_document([&](JsonWriter& json) {
-    json.begin_array("points");
-    for (const GridPoint& point : points) {
-      json.begin_object(Layout::kInline);
+    json.objects("points", points, [&](const GridPoint& point) {
       json.key("memory");
       json.number(exact_text(point.memory));
       json.field("requested_method", point.method);
       write_outcome(json, point.outcome);
-      json.end_object();
-    }
-    json.end_array();
+    });
   });
 }
 
@@ -313,18 +297,14 @@ std::string sensitivity_json(const Sensitivity& told) {
       json.field("max", told.steps->max.count());
       json.end_object();
     }
-    json.begin_array("samples");
-    for (const SensitivitySample& sample : told.samples) {
-      json.begin_object(Layout::kInline);
+    json.objects("samples", told.samples, [&](const SensitivitySample& sample) {
       json.field("seed", sample.seed);
       json.field("fits", sample.makespan.has_value());
       if (sample.makespan.has_value()) json.field("makespan", sample.makespan->count());
       json.field("repaired", sample.repaired);
       json.field("method", sample.method);
       write_micro_batches(json, sample.micro_batches);
-      json.end_object();
-    }
-    json.end_array();
+    });
   });
 }
 
