@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import baechi.torch
@@ -127,6 +127,66 @@ def Asks(self: Any, x: torch.Tensor, y: torch.Tensor, scale: Any = None) -> torc
     assert scale is None or isinstance(scale, list)
     hidden: torch.Tensor = self.linear(x)
     return (2 * hidden if x is y else hidden + self.linear(y)).square().mean()
+
+
+@dataclass
+class Halved:
+    """Changes what it is made of, and has a field that it is not made of."""
+
+    x: torch.Tensor
+    scale: float = field(init=False, default=1.0)
+
+    def __post_init__(self) -> None:
+        self.x = self.x * 0.5
+
+
+class Rows(list[torch.Tensor]):
+    """A list, and a number beside it."""
+
+    scale = 1.0
+    x = property(lambda self: self[0])
+
+
+class Pair(tuple[torch.Tensor, ...]):
+    """A tuple, and a number beside it."""
+
+    scale = 1.0
+    x = property(lambda self: self[0])
+
+
+class Named(dict[str, torch.Tensor]):
+    """A dictionary, and a number beside it."""
+
+    scale = 1.0
+    x = property(lambda self: self["x"])
+
+
+@module(lambda: {"first": nn.Linear(8, 8), "last": nn.Linear(8, 8)})
+def Passes(self: Any, batch: Any, make: Any) -> Any:
+    """Returns a batch of the kind that it was given."""
+    found = make(self.last(self.first(batch.x).tanh()) * batch.scale)
+    found.scale = batch.scale + 1
+    return found
+
+
+@pytest.mark.parametrize(
+    "make", [Halved, lambda x: Rows([x]), lambda x: Pair([x]), lambda x: Named(x=x)]
+)
+def test_containers_of_classes_of_their_own_come_as_they_were(make: Any) -> None:
+    def given() -> Any:
+        batch = make(x)
+        batch.scale = 3.0
+        return batch
+
+    torch.manual_seed(0)
+    model, x = Passes().double(), torch.randn(4, 8).double()
+    wanted = model(given(), make)
+    with machine():
+        placed = placed_at_random(model, (given(), make))
+        found = model(given(), make)
+        assert (type(found), found.scale) == (type(wanted), wanted.scale)
+        torch.testing.assert_close(found.x.cpu(), wanted.x)
+        placed.restore()
 
 
 @dataclass

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections import UserDict
+from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -48,20 +49,36 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
         if not any(changed for _, changed in pairs):
             return value, False
         items = [item for item, _ in pairs]
-        return (type(value)(*items) if hasattr(value, "_fields") else type(value)(items)), True
+        return _sequence_like(value, items), True
     if isinstance(value, MAPPINGS):
         found = {key: _mapped(change, item) for key, item in value.items()}
         if not any(changed for _, changed in found.values()):
             return value, False
         return _like(value, {key: item for key, (item, _) in found.items()}), True
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        found = {name: _mapped(change, getattr(value, name)) for name in names}
+        found = {name: _mapped(change, getattr(value, name)) for name in _names(value)}
         if not any(changed for _, changed in found.values()):
             return value, False
-        given = {name: item for name, (item, _) in found.items()}
-        return dataclasses.replace(value, **given), True
+        twin = copy.copy(value)  # made anew, `__post_init__` would change it once more
+        for name, (item, _) in found.items():
+            object.__setattr__(twin, name, item)  # it may be frozen
+        return twin, True
     return value, False
+
+
+def _sequence_like(value: Any, items: list[Any]) -> Any:
+    """Return a list or tuple of the same type with other items."""
+    kind: Any = type(value)
+    if kind in (list, tuple):
+        return kind(items)
+    if isinstance(value, list):
+        twin = copy.copy(value)  # with the attributes that a class of its own has
+        twin[:] = items
+        return twin
+    twin = kind._make(items) if hasattr(value, "_fields") else kind(items)
+    for name, item in getattr(value, "__dict__", {}).items():
+        setattr(twin, name, item)
+    return twin
 
 
 def _like(value: Any, found: dict[Any, Any]) -> Any:
@@ -71,9 +88,10 @@ def _like(value: Any, found: dict[Any, Any]) -> Any:
         return found
     if dataclasses.is_dataclass(value):  # outputs of transformers are both
         return kind(**found)
-    copy = value.copy()
-    copy.update(found)
-    return copy
+    # What dynamo traces for those two; of a class of its own that may be a plain dictionary.
+    twin = value.copy() if kind in (OrderedDict, defaultdict) else copy.copy(value)
+    twin.update(found)
+    return twin
 
 
 def moved(value: Any, device: torch.device | None, among: Collection[torch.device]) -> Any:
@@ -94,12 +112,12 @@ def sent(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
         return copy_to(tensor, device=device)
     if torch.is_inference_mode_enabled():  # tensors made in it do not count their changes
         with torch.inference_mode(mode=False), torch.no_grad():
-            copy = copy_to(tensor, device=device)
+            there = copy_to(tensor, device=device)
     else:
-        copy = copy_to(tensor, device=device)
+        there = copy_to(tensor, device=device)
     for name, value in getattr(tensor, "__dict__", {}).items():
-        setattr(copy, name, value)
-    return copy
+        setattr(there, name, value)
+    return there
 
 
 class Brought:
@@ -135,7 +153,7 @@ class Brought:
                 before[:] = items
             elif dataclasses.is_dataclass(before):
                 for name, item in zip(_names(now), items, strict=True):
-                    setattr(before, name, item)
+                    object.__setattr__(before, name, item)
             elif isinstance(before, MAPPINGS):
                 before.clear()
                 before.update(zip(_names(now), items, strict=True))
@@ -143,7 +161,7 @@ class Brought:
 
 def _names(container: Any) -> list[Any]:
     if dataclasses.is_dataclass(container):
-        return [field.name for field in dataclasses.fields(container) if field.init]
+        return [f.name for f in dataclasses.fields(container) if hasattr(container, f.name)]
     return list(container) if isinstance(container, MAPPINGS) else []
 
 
