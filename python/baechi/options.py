@@ -90,6 +90,8 @@ class PlaceOptions(StudyOptions, total=False):
             approx or exact. By default true.
         expert: A placement for method expert to follow, for gpipe, 1f1b and zb-h1 to take as
             stages, and for method all to show. By default none.
+        tidy: Let the step grow by up to 0.3%, not 0.05%, to move small islands of operators to a
+            neighbour's device. By default false.
         micro_batches: How many micro-batches a step has. Each is as large as the graph or, with a
             mini-batch, an equal part of the mini-batch. Of several numbers, and of those that auto
             tries, the plan has the fastest: auto or whole numbers from 1 to 4096, such as 8 or
@@ -121,6 +123,7 @@ class PlaceOptions(StudyOptions, total=False):
     lp_threshold: float
     complete_matching: bool
     expert: Mapping[str, str] | None
+    tidy: bool
     replicas: str | int | Sequence[int]
     recompute: str
     residency: str

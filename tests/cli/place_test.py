@@ -127,8 +127,13 @@ MATCHING = "'exact' has no effect with method m-etf: it is for auto, refine, all
             "'neighbours' has no effect with method single: it is for auto, refine, all, m-topo, ",
         ),
         (
-            ["--recompute", "all", "--paper"],
-            {"recompute": "all", "paper": True},
+            ["--tidy", "-m", "m-etf"],
+            {"tidy": True, "method": "m-etf"},
+            "'true' has no effect with method m-etf: it is for auto, refine, all or exact",
+        ),
+        (
+            ["--tidy", "--paper"],
+            {"tidy": True, "paper": True},
             "it is beyond the paper: leave out ",
         ),
         (["--expert", "", "-m", "expert"], {"method": "expert"}, "method expert needs a placement"),
@@ -154,7 +159,7 @@ def test_a_method_misspelt_says_which_one_was_meant(run: Run, graph: Path) -> No
         baechi.place_graph(baechi.Graph.load(graph), CLUSTER, method="M-EFT")
 
 
-@pytest.mark.parametrize("name", ["robust", "improvements", "tidy", "objective"])
+@pytest.mark.parametrize("name", ["robust", "improvements", "objective"])
 def test_an_option_that_is_gone_says_so(run: Run, graph: Path, name: str) -> None:
     run("place", graph, "-c", CLUSTER, f"--{name}", code=2, says=f"--{name} is no longer there: ")
     with pytest.raises(baechi.InputError, match=f"place_graph: {name} is no longer there: "):

@@ -170,8 +170,8 @@ def test_studies_take_the_planners_options_and_no_others() -> None:
         name = study.__name__
         with pytest.raises(baechi.InputError, match=f"{name} has no option 'bugdet'; did you mean"):
             study(diamond(), "2x8GiB", bugdet=1)  # type: ignore[call-arg]
-        with pytest.raises(baechi.InputError, match=f"{name} has no option 'replicas'; there are "):
-            study(diamond(), "2x8GiB", replicas=2)  # type: ignore[call-arg]
+        with pytest.raises(baechi.InputError, match=f"{name} has no option 'tidy'; there are "):
+            study(diamond(), "2x8GiB", tidy=True)  # type: ignore[call-arg]
         with pytest.raises(baechi.InputError, match="threads: expected a whole number"):
             study(diamond(), "2x8GiB", threads=0)
 

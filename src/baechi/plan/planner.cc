@@ -122,11 +122,12 @@ std::optional<Tidied> tidied(const Problem& problem, const PlanRequest& request,
            (!bounds.empty() && bounds.front().value >= searched.makespan);
   };
   if (is_optimum()) return std::nullopt;
-  Time may_lose(searched.makespan.count() / 10'000 * 5);
-  for (const Attempt& attempt : attempts)  // a step may not be longer than that of a method alone
-    if (attempt.placer != nullptr && attempt.placed.has_value())
-      may_lose =
-          std::min(may_lose, std::max(attempt.makespan, searched.makespan) - searched.makespan);
+  Time may_lose(searched.makespan.count() / 10'000 * (request.tidy ? 30 : 5));
+  if (!request.tidy)  // a step may not be longer than that of a method alone
+    for (const Attempt& attempt : attempts)
+      if (attempt.placer != nullptr && attempt.placed.has_value())
+        may_lose =
+            std::min(may_lose, std::max(attempt.makespan, searched.makespan) - searched.makespan);
   std::optional<Tidied> found = tidy(problem, searched,
                                      {.may_lose = may_lose,
                                       .work = request.budget.part(Share::kTidy).refines(),
@@ -211,7 +212,7 @@ PlanResult make_plan(const CostModel& costs, const PlanRequest& asked, PlanTimes
     tidied = baechi::tidied({.costs = costs, .units = units, .order = request.place.order}, request,
                             *searched, portfolio.bound, attempts, bounds);
   if (tidied.has_value()) {
-    if (tidied->attempt.makespan > searched->makespan)
+    if (request.tidy || tidied->attempt.makespan > searched->makespan)
       portfolio.notes.push_back(told(*tidied, searched->makespan));
     methods[static_cast<std::size_t>(searched - attempts.begin())] = outcome_of(tidied->attempt);
     best = &tidied->attempt;

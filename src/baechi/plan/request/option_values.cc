@@ -101,6 +101,7 @@ struct Expected {
 
 // Its own placer's, or any of those that it runs.
 bool takes(std::string_view method, const PlannerOption& option) {
+  if (option.of_search) return !places_in_stages(method) && !runs_alone(method);
   if (option.taken_by == nullptr) return true;
   if (places_in_stages(method)) return option.name == "expert" && takes_stages(method);
   return std::ranges::any_of(placers_of(method),

@@ -83,8 +83,8 @@ constexpr PaperRule kRules[] = {
 // Which the paper decides, so that asking for another is a contradiction.
 constexpr std::string_view kDecided[] = {"lp", "lp_threshold", "complete_matching"};
 // Beyond it.
-constexpr std::string_view kBeyond[] = {"micro_batches", "replicas", "recompute", "residency",
-                                        "place_copies"};
+constexpr std::string_view kBeyond[] = {"tidy",      "micro_batches", "replicas",
+                                        "recompute", "residency",     "place_copies"};
 
 // Unless it has its default, or what the paper makes of it.
 void refuse(const StepRequest& request, const StepRequest& paper, std::string_view name,

@@ -172,6 +172,13 @@ constexpr std::array kOptions{
         .takers = kPlaceTakes,
         .field = [](StepRequest& r) -> OptionField { return &r.search.place.expert; },
         .taken_by = [](const PlacerEntry& placer) { return placer.needs_expert; }},
+    PlannerOption{.name = "tidy",
+                  .help = "let the step grow by up to 0.3%, not 0.05%, to move small islands of "
+                          "operators to a neighbour's device",
+                  .takers = kPlaceTakes,
+                  .field = [](StepRequest& r) -> OptionField { return &r.search.tidy; },
+                  .of_search = true,
+                  .command_line = "--tidy"},
     PlannerOption{.name = "micro_batches",
                   .help = "How many micro-batches a step has. Each is as large as the graph or, "
                           "with a mini-batch, an equal part of the mini-batch. Of several numbers, "
@@ -228,7 +235,6 @@ constexpr std::array kOptions{
 constexpr std::pair<std::string_view, std::string_view> kGone[] = {
     {"objective", "a plan makes the step of our simulator short"},
     {"improvements", "nothing replaces it; a terminal shows each shorter step while planning"},
-    {"tidy", "nothing replaces it; plans lose up to 0.05% of the step for fewer pieces"},
     {"robust", "nothing replaces it; sensitivity says what wrong costs do to a step"},
 };
 

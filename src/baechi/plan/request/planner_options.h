@@ -54,6 +54,7 @@ struct PlannerOption {
   double least = 0, most = 0;                             // of numbers; seeds may be anything
   bool (*taken_by)(const PlacerEntry& placer) = nullptr;  // absent: by every method
   std::string_view nothing = {};       // the value that every method does justice to
+  bool of_search = false;              // by methods that search on from others' plans alone
   std::string_view command_line = {};  // absent: --name, or --no-name for what can be switched off
   bool is_argument = false;            // functions in Python have an argument of that name
 };

@@ -45,6 +45,8 @@ struct PlanRequest {
   Budget budget = 1;
   std::optional<Budget> budget_to_fit = {};  // for a plan that fits, if not the same
   unsigned threads = 1;                      // changes how long it takes, never the plan
+  // Of methods that search: a step may be 0.3% longer for a plan in fewer pieces, not 0.05%.
+  bool tidy = false;
   // Told of every better step, and bound, by one thread at a time.
   std::function<void(const SearchNews&)> watch = {};
   bool bounds = true;   // also compute the lower bounds

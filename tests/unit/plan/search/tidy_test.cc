@@ -178,22 +178,25 @@ std::optional<Attempt> best_found(const CostModel& costs, const PlanRequest& req
   return best != nullptr ? std::optional(*best) : std::nullopt;
 }
 
-TEST_CASE("tidy: a plan of the planner loses 0.05% at the most") {
+TEST_CASE("tidy: a plan of the planner loses 0.05% at the most, or 0.3% if asked") {
   std::uint64_t moved = 0;
   for (std::uint64_t seed = 0; seed < testing::effort(30, 6); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = mostly_light(seed, 120);
     const Cluster cluster = testing::random_cluster(seed);
     const CostModel costs(graph, cluster);
-    const PlanRequest request{.budget = 0.02};
+    PlanRequest request{.budget = 0.02};
     const std::optional<Attempt> found = best_found(costs, request);
     if (!found.has_value()) continue;
-    const Plan plan = std::get<Plan>(make_plan(costs, request));
-    CHECK(plan.makespan().count() <=
-          found->makespan.count() + found->makespan.count() * 5 / 10'000);
-    moved += placement_of(plan.schedule) == found->placed->device ? 0U : 1U;
+    for (const bool asked : {false, true}) {
+      request.tidy = asked;
+      const Plan plan = std::get<Plan>(make_plan(costs, request));
+      CHECK(plan.makespan().count() <=
+            found->makespan.count() + found->makespan.count() * (asked ? 30 : 5) / 10'000);
+      moved += placement_of(plan.schedule) == found->placed->device ? 0U : 1U;
+    }
   }
-  CHECK(moved > testing::effort(5, 6));
+  CHECK(moved > testing::effort(10, 6));
 }
 
 // Operators with an initialiser each. The expert divides them into two halves that are equal to the
@@ -219,7 +222,7 @@ TEST_CASE("tidy: a plan that is proved to be the best stays as it is") {
   const Cluster cluster = testing::equal_devices(2, Bytes(10'000), Time(0));
   const CostModel costs(graph, cluster);
   const Units units(costs);
-  PlanRequest request{.method = "all", .place = {.expert = &expert}, .budget = 0.01};
+  PlanRequest request{.method = "all", .place = {.expert = &expert}, .budget = 0.01, .tidy = true};
   const Attempt found = *best_found(costs, request);
   REQUIRE(found.placed->device == expert);
   REQUIRE(tidy({.costs = costs, .units = units}, found, {.work = kAmple}).has_value());
