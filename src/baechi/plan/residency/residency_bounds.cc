@@ -45,8 +45,11 @@ OpGraph without_groups(const OpGraph& graph, const Unrolled* apart) {
 // What a unit that does not stay takes, in nanoseconds: of the host, and of the link each way.
 struct Takes {
   double host = 0, down = 0, up = 0;
+  double first = 0;  // of the link from the host, before the host or the link to it begins
 
-  double weighed(const Takes& by) const { return host * by.host + down * by.down + up * by.up; }
+  double weighed(const Takes& by) const {
+    return host * by.host + down * by.down + up * by.up + first * by.first;
+  }
 };
 
 struct Crossing {
@@ -68,7 +71,7 @@ double nanoseconds(Bytes bytes, const Link& link) {
 // What a unit on the store makes cross the link at the least: what operators elsewhere read of it, once,
 // and what its updates read of them; streamed, all of it both ways.
 Crossing crossing_of(const CostModel& costs, const StepGraph& step, const StoredUnit& unit,
-                     const Link& from, const Link& to) {
+                     const Link& from, const Link& to, const IdVector<OpId, bool>& before_all) {
   const OpGraph& graph = costs.graph();
   Crossing crossing;
   crossing.held = static_cast<double>(unit.bytes.count());
@@ -86,9 +89,14 @@ Crossing crossing_of(const CostModel& costs, const StepGraph& step, const Stored
           return edge.tensor.has_value() && !is_update(step, edge.to);
         }))
       there.down += nanoseconds(graph[op].permanent, from);
+    if (std::ranges::any_of(edges, [&](const Edge& edge) {
+          return edge.tensor.has_value() && before_all[edge.to];
+        }))
+      there.first += nanoseconds(graph[op].permanent, from);
   }
   if (unit.may_stream)
-    crossing.streamed = Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to)};
+    crossing.streamed =
+        Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to), there.first};
   return crossing;
 }
 
@@ -148,69 +156,6 @@ Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
   return most;
 }
 
-// Before one of these has ended, or begun if it is an update, nothing goes to the store for an update. Of
-// copies that are apart, each may send its part of a sum alone.
-std::vector<OpId> first_senders(const StepGraph& step, const OpGraph& graph,
-                                const std::vector<StoredUnit>& units, const Unrolled* apart) {
-  std::vector<OpId> found;
-  for (const StoredUnit& unit : units)
-    for (const OpId op : unit.members) {
-      if (graph[op].variable) continue;
-      if (unit.may_stream) found.push_back(op);
-      for (const Edge& edge : graph.in_edges(op))
-        if (edge.tensor.has_value() && !graph[edge.from].variable && !is_update(step, edge.from))
-          found.push_back(apart != nullptr && apart->is_sum(edge.from) ? apart->original[edge.from]
-                                                                       : edge.from);
-    }
-  return found;
-}
-
-// The device works off all that one of these waits for, and the one itself if it is no update.
-Time least_work(const CostModel& costs, const StepGraph& step, DeviceId device,
-                const std::vector<OpId>& ends) {
-  const OpGraph& graph = costs.graph();
-  const auto takes = [&](OpId op) {
-    if (graph[op].variable || is_update(step, op)) return Time(0);
-    return costs.compute_time(op, device).value_or(Time(0));
-  };
-  std::optional<Time> least;
-  for (const OpId end : ends) {
-    IdVector<OpId, bool> seen(graph.num_ops());
-    std::vector<OpId> left{end};
-    Time work = takes(end);
-    while (!left.empty() && (!least.has_value() || work < *least)) {
-      const OpId op = left.back();
-      left.pop_back();
-      for (const Edge& edge : graph.in_edges(op)) {
-        if (seen[edge.from]) continue;
-        seen[edge.from] = true;
-        left.push_back(edge.from);
-        work += takes(edge.from);
-      }
-    }
-    if (!least.has_value() || work < *least) least = work;
-  }
-  return least.value_or(Time(0));
-}
-
-// The same with the longest path instead of the work, on the fastest devices.
-Time shortest_path(const CostModel& costs, const StepGraph& step, DeviceId store,
-                   const std::vector<OpId>& ends) {
-  const OpGraph& graph = costs.graph();
-  IdVector<OpId, Time> end(graph.num_ops());
-  for (const OpId op : graph.topological_order()) {
-    std::optional<Time> runs;
-    for (const DeviceId device : costs.cluster().devices())
-      if (const auto time = costs.compute_time(op, device); device != store && time.has_value())
-        runs = std::min(runs.value_or(*time), *time);
-    if (!is_update(step, op)) end[op] += runs.value_or(Time(0));
-    for (const Edge& edge : graph.out_edges(op)) end[edge.to] = std::max(end[edge.to], end[op]);
-  }
-  std::optional<Time> least;
-  for (const OpId op : ends) least = std::min(least.value_or(end[op]), end[op]);
-  return least.value_or(Time(0));
-}
-
 // The fastest link to or from the store; without a bandwidth if one has none.
 Link fastest(const Cluster& cluster, DeviceId store, bool from_store) {
   std::optional<Link> best;
@@ -237,7 +182,7 @@ Corner heaviest(const std::vector<Corner>& corners, const Bound& bound, const Va
   const auto mixed = [&] {
     Corner mix;
     for (std::size_t i = 0; i < corners.size(); ++i) {
-      for (const auto each : {&Takes::host, &Takes::down, &Takes::up})
+      for (const auto each : {&Takes::host, &Takes::down, &Takes::up, &Takes::first})
         mix.weights.*each += parts[i] * corners[i].weights.*each;
       mix.before += parts[i] * corners[i].before;
     }
@@ -282,7 +227,15 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   const Link from = fastest(cluster, store, true), to = fastest(cluster, store, false);
   const std::vector<StoredUnit> stored = units_for_store(costs, step, store);
   std::vector<Crossing> units;
-  for (const StoredUnit& unit : stored) units.push_back(crossing_of(costs, step, unit, from, to));
+  std::vector<OpId> updates;
+  for (const OpId op : graph.ops())
+    if (is_update(step, op)) updates.push_back(op);
+  const std::vector<OpId> senders = first_senders(step, graph, stored, apart);
+  std::vector<OpId> ends = senders;
+  ends.insert(ends.end(), updates.begin(), updates.end());
+  const IdVector<OpId, bool> before_all = before_all_of(step, graph, ends);
+  for (const StoredUnit& unit : stored)
+    units.push_back(crossing_of(costs, step, unit, from, to, before_all));
   Bytes there;
   for (const DeviceId device : cluster.devices())
     if (device != store) there += cluster[device].capacity;
@@ -294,12 +247,10 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
                           : shortest_path(free, step, store, ends);  // they may work side by side
     return static_cast<double>(time.count());
   };
-  std::vector<OpId> updates;
-  for (const OpId op : graph.ops())
-    if (is_update(step, op)) updates.push_back(op);
   const double before = earliest(updates);
   const Corner host{{.host = 1}, before}, down{{.down = 1}};
-  const Corner up{{.up = 1}, earliest(first_senders(step, graph, stored, apart))};
+  const Corner up{{.up = 1}, earliest(senders)};
+  const Corner host_later{{.host = 1, .first = 1}}, up_later{{.up = 1, .first = 1}};
   const auto bound = [&](const Corner& corner) {  // by parts of units
     return corner.before + least(units, room, corner.weights);
   };
@@ -319,7 +270,8 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
       cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth;
   const Corner both{{.down = 1, .up = 1}};
   if (one_queue) add("traffic", both);
-  add("updates and traffic", heaviest({host, one_queue ? both : down, up}, bound, value));
+  add("updates and traffic",
+      heaviest({host, one_queue ? both : down, up, host_later, up_later}, bound, value));
   std::erase_if(bounds, [](const NamedBound& one) { return one.value <= Time(0); });
 }
 

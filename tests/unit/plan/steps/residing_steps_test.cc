@@ -92,6 +92,11 @@ TEST_CASE("residency: traffic and updates at the least, by hand") {
   CHECK(traffic_bounds(gpu(1500), one) ==
         Found{{"traffic from the host", 999}, {"traffic to the host", 509}});
   CHECK(traffic_bounds(gpu(1501), one).empty());
+  // The gradient goes back when the weight has come.
+  const Cluster small = gpu(501);
+  const auto all = residency_bounds({one, CostModel(one.graph, small)}, false);
+  CHECK(all.front().name == "updates and traffic");
+  CHECK(all.front().value == Time(1499));
   ClusterSpec two = gpu(750).spec();
   two.devices.push_back(two.devices.front());
   two.devices.back().name = "gpu:1";
