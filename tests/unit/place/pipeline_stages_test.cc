@@ -5,13 +5,17 @@
 #include <set>
 #include <vector>
 
+#include "baechi/generate/generate.h"
+#include "baechi/graph/unroll.h"
 #include "baechi/place/pipeline/blocks.h"
 #include "baechi/place/pipeline/division.h"
+#include "baechi/place/pipeline/expand.h"
 #include "baechi/place/pipeline/named.h"
 #include "baechi/place/pipeline/play.h"
 #include "baechi/place/pipeline/rules.h"
 #include "baechi/place/pipeline/stages.h"
 #include "baechi/place/topological_sequences.h"
+#include "baechi/simulate/simulator.h"
 #include "unit/place/pipeline_graphs.h"
 #include "unit/simulate/small_clusters.h"
 
@@ -123,6 +127,39 @@ TEST_CASE("pipeline stages: a result that nobody reads is held of every micro-ba
   const StageGraph stages(blocks, *division, 6);
   for (const DeviceId device : cluster.devices())
     CHECK(stages.per_step(device).held.count() == 6 * 7);
+}
+
+// Gradients replace activations while a stage goes back, and updates come when neither is there.
+TEST_CASE("pipeline stages: devices hold about as much as the simulator says of all operators") {
+  constexpr std::uint32_t kMicroBatches = 4;
+  const std::pair<const char*, GenerateRequest> models[] = {
+      {"gnmt", {.batch = 32, .length = 8}},
+      {"llama", {.length = 256, .layers = 8, .training = true}},
+      {"inception-v3", {.batch = 8}}};
+  for (const auto& [name, request] : models) {
+    CAPTURE(name);
+    const OpGraph graph = generate_graph(name, request);
+    const Unrolled step = unroll(graph, kMicroBatches);
+    const Cluster cluster = testing::equal_devices(4, Bytes(1'000'000'000'000), Time(0));
+    const CostModel costs(graph, cluster), of_step(step.graph, cluster);
+    const Blocks blocks(costs, depth_first_sequence(graph), 192);
+    const std::vector<DeviceId> order(cluster.devices().begin(), cluster.devices().end());
+    const auto division =
+        divide(RunCosts(blocks), order, {.micro_batches = kMicroBatches, .most_begun = 4});
+    REQUIRE(division.has_value());
+    const StageGraph stages(blocks, *division, kMicroBatches);
+    IdVector<DeviceId, Bytes> room(4, Bytes(1'000'000'000'000));
+    Player player(cluster);
+    for (const Rule& rule : rules_for(stages)) {
+      const Played& played = player.by_rule(stages, rule, room);
+      Simulator simulator(of_step);
+      const StepSummary& real = simulator.run(expand(blocks, *division, played.actions, step));
+      for (const DeviceId device : cluster.devices()) {
+        CHECK(played.peaks[device].count() >= real.peaks[device].count() * 95 / 100);
+        CHECK(played.peaks[device].count() <= real.peaks[device].count() * 150 / 100);
+      }
+    }
+  }
 }
 
 TEST_CASE("pipeline rules: from as few micro-batches in flight as 1F1B to all of them") {

@@ -133,7 +133,9 @@ void RunCosts::sum_times() {
     const Blocks::Memory& memory = blocks_->memory(block);
     step_[block.index() + 1] = step_[block.index()] + memory.step;
     to_end_[block.index() + 1] = to_end_[block.index()] + memory.to_end;
-    running_.push_back(*std::max_element(memory.running.begin(), memory.running.end()));
+    running_.emplace_back();
+    for (const Phase phase : kEveryMicroBatch)
+      running_.back() = std::max(running_.back(), memory.running[index(phase)]);
   }
   for (std::size_t c = 0; c < costs.num_classes(); ++c) {
     std::vector<Time> work(size_ + 1), per_step(size_ + 1);

@@ -54,8 +54,14 @@ class Planner {
   void search() {
     divide();
     search_.add_named();
-    search_.refine();
-    for (const Pipeline& found : search_.best()) judge(found);
+    const auto judge_best = [&] {
+      search_.refine();
+      for (const Pipeline& found : search_.best()) judge(found);
+    };
+    judge_best();
+    if (!search_.lacked_room()) return;
+    search_.start_eagerly();
+    judge_best();
   }
 
   // One's own stages, in the order of a named schedule or, without one, in one's own.

@@ -42,7 +42,7 @@ struct DeviceState {
   bool busy = false;
   Time last;
   Bytes held, peak;
-  Bytes reserved;           // for later forward passes of micro-batches that have begun here
+  Bytes reserved;           // for later parts of micro-batches that have begun here
   Bytes margin;             // for what comes unasked
   std::uint32_t begun = 0;  // micro-batches
   std::size_t done = 0;     // of a given list
@@ -65,7 +65,7 @@ struct Player::State {
   void start(DeviceId device, Action action, Time now);
   std::optional<Action> next_given(DeviceId device, Time now);
   std::optional<Action> next_by_rule(DeviceId device, Time now);
-  bool may_begin(DeviceId device, PartId part, std::uint32_t micro_batch) const;
+  bool may_begin(DeviceId device, PartId part, std::uint32_t micro_batch);
   bool force();
   void end();
 
@@ -76,6 +76,12 @@ struct Player::State {
   void hold(DeviceState& device, Bytes bytes) {
     device.held += bytes;
     device.peak = std::max(device.peak, device.held);
+  }
+  // What is reserved for a run of the part: what it takes or, if eager, what it leaves behind.
+  Bytes room_for(PartId part) const {
+    const StagePart& of = (*graph)[part];
+    if (rule == nullptr || !rule->eager) return received[part] + of.takes;
+    return std::max(Bytes(0), received[part] + of.takes - of.gives_back);
   }
   std::uint32_t sent_back(StageId stage) const {
     const PartId input = StageGraph::part(stage, Phase::kInput);
@@ -128,13 +134,14 @@ void Player::State::prepare(const StageGraph& of) {
     DeviceState& state = devices[device];
     hold(state, of.per_step(device).held);
     state.last = of.per_step(device).before;
-    Bytes running;
+    Bytes passing;  // the most that a part holds and gives back itself
     for (const PartId part : of.parts_on(device)) {
-      running = std::max(running, of[part].running);
+      const Bytes more = std::max(Bytes(0), of[part].takes - of[part].gives_back);
+      passing = std::max(passing, of[part].rise - more);
       if (of[part].phase == Phase::kForward) state.margin += received[part];
-      need[device] += of[part].takes + received[part];
+      need[device] += room_for(part);
     }
-    state.margin += running;
+    state.margin += passing;
     if (!of.parts_on(device).empty())
       events.push({state.last, EventKind::kLook, device, {}, Bytes(0)});
   }
@@ -161,7 +168,7 @@ void Player::State::finish(const Event& event) {
   DeviceState& device = devices[event.device];
   device.busy = false;
   device.last = event.at;
-  device.held -= part.gives_back + part.running;
+  device.held += part.takes - part.gives_back - part.rise;
   ++parts[event.action.part].finished;
   --unfinished;
   for (const PartId follower : part.followers) arrive(follower, event.action.micro_batch, event.at);
@@ -224,12 +231,15 @@ std::optional<Action> Player::State::next_by_rule(DeviceId device, Time now) {
   return best->second;
 }
 
-bool Player::State::may_begin(DeviceId device, PartId part, std::uint32_t micro_batch) const {
+bool Player::State::may_begin(DeviceId device, PartId part, std::uint32_t micro_batch) {
   const StageId stage = (*graph)[part].stage;
   if (micro_batch >= sent_back(stage) + rule->most_begun[stage]) return false;
   const DeviceState& state = devices[device];
   if (micro_batch < state.begun) return true;  // its room is reserved
-  return state.held + state.reserved + need[device] + state.margin <= (*room)[device];
+  const bool has_room =
+      state.held + state.reserved + need[device] + state.margin <= (*room)[device];
+  if (!has_room) played.lacked_room = true;
+  return has_room;
 }
 
 void Player::State::start(DeviceId device, Action action, Time now) {
@@ -241,8 +251,8 @@ void Player::State::start(DeviceId device, Action action, Time now) {
     state.begun = action.micro_batch + 1;
     state.reserved += need[device];
   }
-  state.reserved -= part.takes + received[action.part];
-  hold(state, part.takes + part.running);
+  state.reserved -= room_for(action.part);
+  hold(state, part.rise);
   played.actions[device].push_back(action);
   events.push({now + part.time, EventKind::kFinish, device, action, Bytes(0)});
 }
@@ -268,9 +278,9 @@ bool Player::State::force() {
 void Player::State::end() {
   played.finished = unfinished == 0;
   for (const DeviceId device : devices.keys()) {
-    played.peaks[device] = devices[device].peak;
-    played.makespan =
-        std::max(played.makespan, devices[device].last + graph->per_step(device).after);
+    const StageGraph::PerStep& once = graph->per_step(device);
+    played.peaks[device] = std::max(devices[device].peak, once.held + once.passing);
+    played.makespan = std::max(played.makespan, devices[device].last + once.after);
   }
 }
 
@@ -289,6 +299,7 @@ const Played& Player::by_rule(const StageGraph& graph, const Rule& rule,
 }
 
 const Played& Player::as_given(const StageGraph& graph, const Actions& actions) {
+  state_->rule = nullptr;
   state_->given = &actions;
   state_->prepare(graph);
   state_->run();

@@ -30,11 +30,13 @@ struct Rule {
   bool forward_first = false;      // before gradients by inputs
   bool weights_at_once = false;    // before all else, as if the backward pass were one
   bool later_stages_first = true;  // of a device's stages, for forward passes
+  bool eager = false;              // begins where gradients will replace activations
 };
 
 // What a step would take and hold, as far as parts tell.
 struct Played {
-  bool finished = false;  // else the actions wait for each other
+  bool finished = false;     // else the actions wait for each other
+  bool lacked_room = false;  // at some time, to begin another micro-batch
   Time makespan;
   IdVector<DeviceId, Bytes> peaks;
   Actions actions;

@@ -64,6 +64,7 @@ StageSearch::StageSearch(const Cluster& cluster, std::uint32_t micro_batches, st
     : cluster_(&cluster),
       micro_batches_(micro_batches),
       work_(work),
+      all_work_(work),
       cancel_(cancel),
       player_(cluster) {
   for (const DeviceId device : cluster.devices()) room_.push_back(cluster[device].capacity);
@@ -74,9 +75,12 @@ std::optional<Pipeline> StageSearch::play(const Blocks& blocks, const Division& 
   throw_if_cancelled(cancel_);
   const StageGraph graph(blocks, division, micro_batches_);
   std::optional<Pipeline> best;
-  for (const Rule& rule : rules_for(graph)) {
+  std::vector<Rule> rules = rules_for(graph);
+  for (Rule& rule : rules) {
+    rule.eager = eager_;
     const Played& played = player_.by_rule(graph, rule, room);
     work_ -= static_cast<std::int64_t>(graph.parts().size() * micro_batches_);
+    lacked_room_ = lacked_room_ || played.lacked_room;
     if (!played.finished) continue;
     const Worth worth = worth_of(played, *cluster_);
     if (!best.has_value() || worth < best->worth)
@@ -190,6 +194,16 @@ bool StageSearch::move_borders(Pipeline& pipeline, std::size_t first, std::size_
 void StageSearch::add_named() {
   for (const NamedSchedule& schedule : named_schedules())
     if (std::optional<Pipeline> found = named(schedule)) keep(*std::move(found));
+}
+
+void StageSearch::start_eagerly() {
+  eager_ = true;
+  work_ = std::max(work_, all_work_ / 2);
+  best_.clear();
+  for (const auto& [blocks, division] : seen_) {
+    if (work_ <= 0 && !best_.empty()) return;
+    if (std::optional<Pipeline> found = play(*blocks, division, room_)) keep(*std::move(found));
+  }
 }
 
 void StageSearch::refine() {

@@ -42,6 +42,10 @@ class StageSearch {
   // Moves the borders of the best pipelines as long as that helps, then shifts some at random and
   // tries again with what work is left.
   void refine();
+  // Whether memory kept a micro-batch out so far. Then rules that count on gradients to replace
+  // activations may be better: they alone, over the divisions so far, with half of the work at least.
+  bool lacked_room() const { return lacked_room_; }
+  void start_eagerly();
   // The best by worth, in that order, no two of them with one division.
   const std::vector<Pipeline>& best() const { return best_; }
 
@@ -67,6 +71,8 @@ class StageSearch {
   const Cluster* cluster_;
   std::uint32_t micro_batches_;
   std::int64_t work_;
+  const std::int64_t all_work_;
+  bool eager_ = false, lacked_room_ = false;
   const CancelFlag* cancel_;
   Player player_;
   IdVector<DeviceId, Bytes> room_;

@@ -58,6 +58,8 @@ void StageGraph::add_parts(const Blocks& blocks, const Division& division) {
     const Blocks::Memory& memory = blocks.memory(block);
     PerStep& step = per_step_[device];
     step.held += memory.step + memory.to_end * micro_batches_;
+    for (const Phase phase : {Phase::kBefore, Phase::kAfter})
+      step.passing = std::max(step.passing, memory.running[index(phase)]);
     step.before += blocks.time(block, Phase::kBefore, of).value_or(Time(0));
     step.after += blocks.time(block, Phase::kAfter, of).value_or(Time(0));
     for (const Phase phase : kEveryMicroBatch) {
@@ -69,36 +71,53 @@ void StageGraph::add_parts(const Blocks& blocks, const Division& division) {
   }
 }
 
-// Wires that stay within a part take memory from their first block to their last.
+// What the parts of blocks begin and end to hold. The backward pass runs its last block first.
+struct StageGraph::Holding {
+  using OfBlocks = IdVector<BlockId, std::array<Bytes, kPhases>>;
+  OfBlocks begins, ends;
+
+  static BlockId first(Phase phase, BlockId a, BlockId b) {
+    return phase == Phase::kForward ? std::min(a, b) : std::max(a, b);
+  }
+  static BlockId last(Phase phase, BlockId a, BlockId b) {
+    return phase == Phase::kForward ? std::max(a, b) : std::min(a, b);
+  }
+};
+
 void StageGraph::add_wires(const Blocks& blocks, const Division& division) {
-  IdVector<BlockId, std::array<Bytes, kPhases>> begins(blocks.size() + 1), ends(blocks.size() + 1);
-  LastReaders last;
+  const Holding::OfBlocks nothing(blocks.size());
+  Holding holding{nothing, nothing};
+  std::vector<LastReader> readers;
   for (const Wire& wire : blocks.wires()) {
-    const PartId from = part(division.stage_of[wire.from.block], wire.from.phase);
+    const Phase phase = wire.from.phase;
+    const PartId from = part(division.stage_of[wire.from.block], phase);
     const bool within = std::all_of(wire.to.begin(), wire.to.end(), [&](const BlockPart& to) {
       return part(division.stage_of[to.block], to.phase) == from;
     });
     if (!within) {
-      add_wire(wire, division, last);
+      add_wire(wire, division, readers, holding);
     } else if (!wire.control && !wire.to_end) {
       const auto [low, high] =
           std::minmax({wire.from.block, wire.to.front().block, wire.to.back().block});
-      begins[low][index(wire.from.phase)] += wire.bytes;
-      ends[high][index(wire.from.phase)] += wire.bytes;
+      holding.begins[Holding::first(phase, low, high)][index(phase)] += wire.bytes;
+      holding.ends[Holding::last(phase, low, high)][index(phase)] += wire.bytes;
     }
   }
-  std::array<Bytes, kPhases> held{};
-  for (const BlockId block : blocks.ids())
-    for (const Phase phase : kEveryMicroBatch) {
-      held[index(phase)] += begins[block][index(phase)];
-      Bytes& running = parts_[part(division.stage_of[block], phase)].running;
-      running = std::max(running, blocks.memory(block).running[index(phase)] + held[index(phase)]);
-      held[index(phase)] -= ends[block][index(phase)];
+  IdVector<PartId, Bytes> held(parts_.size());
+  for (const Phase phase : kEveryMicroBatch)
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const BlockId block(phase == Phase::kForward ? i : blocks.size() - 1 - i);
+      const PartId here = part(division.stage_of[block], phase);
+      Bytes& rise = parts_[here].rise;
+      held[here] += holding.begins[block][index(phase)];
+      rise = std::max(rise, held[here] + blocks.memory(block).running[index(phase)]);
+      held[here] -= holding.ends[block][index(phase)];
     }
 }
 
-// `last` is room for what is found on every device that reads the wire: the part that does so last.
-void StageGraph::add_wire(const Wire& wire, const Division& division, LastReaders& last) {
+// `last` is room for what is found on every device that reads the wire: where that is done last.
+void StageGraph::add_wire(const Wire& wire, const Division& division, std::vector<LastReader>& last,
+                          Holding& holding) {
   const PartId from = part(division.stage_of[wire.from.block], wire.from.phase);
   const DeviceId home = parts_[from].device;
   last.clear();
@@ -114,33 +133,39 @@ void StageGraph::add_wire(const Wire& wire, const Division& division, LastReader
         ++parts_[to].waits_for;
       }
     }
-    const auto known = std::find_if(last.begin(), last.end(),
-                                    [&](const auto& entry) { return entry.first == device; });
+    const auto known = std::ranges::find(last, device, &LastReader::device);
     if (known == last.end())
-      last.emplace_back(device, to);
-    else if (later(parts_[to], parts_[known->second]))
-      known->second = to;
+      last.push_back({device, to, reader.block});
+    else if (known->part == to)
+      known->block = Holding::last(reader.phase, known->block, reader.block);
+    else if (later(parts_[to], parts_[known->part]))
+      *known = {device, to, reader.block};
   }
   if (wire.control) return;
+  const auto give_back = [&](const LastReader& reader) {
+    parts_[reader.part].gives_back += wire.bytes;
+    holding.ends[reader.block][index(parts_[reader.part].phase)] += wire.bytes;
+  };
   bool held_at_home = false;
-  for (const auto& [device, reader] : last) {
-    if (device == home) {
+  for (const LastReader& reader : last) {
+    if (reader.device == home) {
       held_at_home = true;
-      if (!wire.to_end) parts_[reader].gives_back += wire.bytes;
+      if (!wire.to_end) give_back(reader);
       continue;
     }
-    StageMessage& message = message_to(from, device);
+    StageMessage& message = message_to(from, reader.device);
     message.size = side_by_side_ ? std::max(message.size, wire.largest) : message.size + wire.bytes;
     if (wire.to_end) {
-      per_step_[device].held += wire.bytes * micro_batches_;
+      per_step_[reader.device].held += wire.bytes * micro_batches_;
     } else {
       message.held += wire.bytes;
-      parts_[reader].gives_back += wire.bytes;
+      give_back(reader);
     }
   }
   if (wire.to_end) return;
   parts_[from].takes += wire.bytes;
-  if (!held_at_home) parts_[from].gives_back += wire.bytes;
+  holding.begins[wire.from.block][index(wire.from.phase)] += wire.bytes;
+  if (!held_at_home) parts_[from].gives_back += wire.bytes;  // sent when the part has ended
 }
 
 void StageGraph::follow(PartId from, PartId to) {

@@ -34,9 +34,9 @@ struct StagePart {
   DeviceId device{0};
   bool present = false;
   Time time;
-  Bytes takes;                          // of each micro-batch, from its start
-  Bytes gives_back;                     // with its end
-  Bytes running;                        // while it runs, besides
+  Bytes takes;                          // of each micro-batch, by its end
+  Bytes gives_back;                     // by its end
+  Bytes rise;                           // the most that it holds more than at its start
   std::uint32_t waits_for = 0;          // parts on its device, order without data, messages
   std::vector<PartId> followers;        // that it lets go at once
   std::vector<std::uint32_t> messages;  // that it sends
@@ -68,7 +68,8 @@ class StageGraph {
 
   struct PerStep {  // of a device
     Time before, after;
-    Bytes held;  // permanent memory and all else that is held from begin to end
+    Bytes held;     // permanent memory and all else that is held from begin to end
+    Bytes passing;  // by what runs once, besides
   };
   const PerStep& per_step(DeviceId device) const { return per_step_[device]; }
 
@@ -78,8 +79,14 @@ class StageGraph {
  private:
   void add_parts(const Blocks& blocks, const Division& division);
   void add_wires(const Blocks& blocks, const Division& division);
-  using LastReaders = std::vector<std::pair<DeviceId, PartId>>;
-  void add_wire(const Wire& wire, const Division& division, LastReaders& last);
+  struct LastReader {
+    DeviceId device;
+    PartId part;
+    BlockId block;
+  };
+  struct Holding;
+  void add_wire(const Wire& wire, const Division& division, std::vector<LastReader>& last,
+                Holding& holding);
   void follow(PartId from, PartId to);
   StageMessage& message_to(PartId from, DeviceId to);
   void find_depths();

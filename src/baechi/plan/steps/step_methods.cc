@@ -100,6 +100,8 @@ class Replays {
         most_(problem.request.budget.part(kReplayed).replays()) {}
 
   void add(const Attempt& attempt) {
+    const Time in_sequence = attempt.makespan * step_.micro_batches;
+    answer_.in_sequence = std::min(answer_.in_sequence.value_or(in_sequence), in_sequence);
     Placement placement;
     for (const OpId op : step_.graph.ops())
       placement.push_back(attempt.placed->device[step_.original[op]]);

@@ -28,6 +28,7 @@ struct StepAnswer {
   std::string method;                 // whose placement it is, as a row of `methods` names it
   std::optional<PlacedGraph> placed;  // of step.graph, with orders; it fits, by simulation
   Time makespan;                      // of `placed`
+  std::optional<Time> in_sequence;    // of all micro-batches one after the other, each at its best
   std::vector<std::string> fallbacks;
   std::vector<MethodOutcome> methods;
   std::vector<OptimizerPass> passes;

@@ -94,7 +94,7 @@ class StepSearch {
       for (const StepMethod& each : step_methods()) {
         if (stopped_ || (unplaceable_.has_value() && unplaceable_->proved)) return;
         if (!each.asked(request) || (large && each.whole_step) != last_resort) continue;
-        if (last_resort && (best_.has_value() || asks_in_short)) return;
+        if (last_resort && (asks_in_short || is_fair())) return;
         run(each, last_resort);
       }
     }
@@ -121,6 +121,11 @@ class StepSearch {
   }
 
  private:
+  // Whether something fits, and is no longer than micro-batches that run one after the other.
+  bool is_fair() const {
+    return best_.has_value() && (!in_sequence_.has_value() || best_->makespan <= *in_sequence_);
+  }
+
   void run(const StepMethod& method, bool last_resort) {
     const CancelFlag* cancel = problem_.request.place.cancel;
     StepAnswer answer;
@@ -138,6 +143,7 @@ class StepSearch {
     append(passes_, answer.passes);
     append(notes_, answer.notes);
     if (bounds_.empty()) bounds_ = answer.bounds;
+    if (answer.in_sequence.has_value()) in_sequence_ = answer.in_sequence;
     if (answer.unplaceable.has_value() && (last_resort || !unplaceable_.has_value()))
       unplaceable_ = std::move(answer.unplaceable);
     if (!answer.placed.has_value()) return;
@@ -162,6 +168,7 @@ class StepSearch {
   const CostModel micro_batch_, costs_;
   const StepProblem problem_;
   std::optional<StepAnswer> best_;
+  std::optional<Time> in_sequence_;
   std::optional<Unplaceable> unplaceable_;
   std::vector<MethodOutcome> methods_;
   std::vector<OptimizerPass> passes_;
