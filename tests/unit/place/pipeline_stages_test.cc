@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "baechi/generate/generate.h"
@@ -136,9 +138,10 @@ TEST_CASE("pipeline stages: devices hold about as much as the simulator says of 
       {"gnmt", {.batch = 32, .length = 8}},
       {"llama", {.length = 256, .layers = 8, .training = true}},
       {"inception-v3", {.batch = 8}}};
-  for (const auto& [name, request] : models) {
+  for (const auto& model : models) {
+    const std::string name = model.first;
     CAPTURE(name);
-    const OpGraph graph = generate_graph(name, request);
+    const OpGraph graph = generate_graph(name, model.second);
     const Unrolled step = unroll(graph, kMicroBatches);
     const Cluster cluster = testing::equal_devices(4, Bytes(1'000'000'000'000), Time(0));
     const CostModel costs(graph, cluster), of_step(step.graph, cluster);

@@ -231,9 +231,9 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   for (const OpId op : graph.ops())
     if (is_update(step, op)) updates.push_back(op);
   const std::vector<OpId> senders = first_senders(step, graph, stored, apart);
-  std::vector<OpId> ends = senders;
-  ends.insert(ends.end(), updates.begin(), updates.end());
-  const IdVector<OpId, bool> before_all = before_all_of(step, graph, ends);
+  std::vector<OpId> first_ends = senders;
+  first_ends.insert(first_ends.end(), updates.begin(), updates.end());
+  const IdVector<OpId, bool> before_all = before_all_of(step, graph, first_ends);
   for (const StoredUnit& unit : stored)
     units.push_back(crossing_of(costs, step, unit, from, to, before_all));
   Bytes there;
