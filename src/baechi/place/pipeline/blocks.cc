@@ -184,13 +184,15 @@ void Blocks::sum_memory() {
     Memory& memory = memory_[block_of_[producer]];
     const Phase phase = phase_of_[producer];
     const bool per_step = phase == Phase::kBefore || phase == Phase::kAfter;
+    if (kept) {
+      (per_step ? memory.step : memory.to_end) += graph.home_size(tensor);
+      continue;
+    }
     const bool within = std::all_of(consumers.begin(), consumers.end(),
                                     [&](const Edge& edge) { return here(edge.to); });
     const bool gathers = std::any_of(consumers.begin(), consumers.end(), [&](const Edge& edge) {
       return phase_of_[edge.to] == Phase::kAfter;
     });
-    if (kept) (per_step ? memory.step : memory.to_end) += graph.home_size(tensor);
-    if (kept) continue;
     if (within && phase != Phase::kBefore)
       readers[tensor] = static_cast<std::uint32_t>(consumers.size());
     else if (per_step || gathers)
