@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "baechi/base/assert.h"
 #include "baechi/base/overflow.h"
@@ -100,6 +101,7 @@ void BlockReplay::move(OpId op, DeviceId device) {
 void BlockReplay::find_blocks(DeviceId device, const std::vector<OpId>& order) {
   std::vector<Block>& blocks = workers_[device].blocks;
   blocks.clear();
+  workers_[device].load = {};
   bool open = false;  // nobody elsewhere waits for the operator before
   for (const OpId op : order) {
     if (!variables_.empty() && (*graph_)[op].variable) continue;
@@ -110,6 +112,7 @@ void BlockReplay::find_blocks(DeviceId device, const std::vector<OpId>& order) {
     }
     Block& block = blocks.back();
     block.tail = op;
+    workers_[device].load += placed.duration;
     block.duration += placed.duration;
     block.ending = placed.duration > Time(0) ? 0 : block.ending + 1;
     open = placed.remote_out == 0;
@@ -122,19 +125,35 @@ void BlockReplay::find_blocks(DeviceId device, const std::vector<OpId>& order) {
 }
 
 Time BlockReplay::makespan(const DeviceOrder& orders) {
+  limit_ = nullptr;
+  return replay(orders);
+}
+
+Time BlockReplay::makespan(const DeviceOrder& orders, const Limit& limit) {
+  limit_ = &limit;
+  return replay(orders);
+}
+
+Time BlockReplay::replay(const DeviceOrder& orders) {
+  for (const DeviceId device : workers_.keys())
+    if (stale_[device]) find_blocks(device, orders[device]);
+  if (limit_ != nullptr)
+    for (const Worker& worker : workers_)
+      if (worker.load > limit_->most) return worker.load;
   queues_.clear();
   events_.clear();
   copies_.clear();
-  arrivals_ = 0;
-  for (const DeviceId device : workers_.keys()) {
-    Worker& worker = workers_[device];
-    if (stale_[device]) find_blocks(device, orders[device]);
+  finished_.clear();
+  const std::size_t arrivals = std::exchange(arrivals_, 0);
+  over_ = false;
+  for (Worker& worker : workers_) {
     for (Block& block : worker.blocks) {
       block.waits_for = block.remote_in;
       block.ready = {};
     }
     worker.next = 0;
     worker.free = {};
+    worker.left = worker.load;
     worker.busy = false;
   }
   provide_variables();
@@ -142,14 +161,46 @@ Time BlockReplay::makespan(const DeviceOrder& orders) {
     if (!workers_[device].busy) begin(device);
 
   Time makespan;
-  std::size_t left = num_blocks();
-  for (; !events_.empty(); --left) {
+  while (!over_ && !events_.empty()) {
     const Event event = events_.top();
     makespan = event.when().at;
     finish(device_[event.op()], event.when());
   }
-  BAECHI_ASSERT(left == 0, "the orders of all devices together are topological");
+  if (over_) {
+    arrivals_ = arrivals;
+    return limit_->most + Time(1);
+  }
+  BAECHI_ASSERT(finished_.size() == num_blocks(),
+                "the orders of all devices together are topological");
   return makespan;
+}
+
+// Backwards from block to block: the way through what runs next on its device, and through all that
+// waits for what it sends. Where there are queues a device sends one after the other.
+void BlockReplay::keep() {
+  ahead_.assign(graph_->num_ops(), {});
+  const bool in_turn = queues_.size() > 0;
+  const auto through = [&](const Block& block) { return block.duration + ahead_[block.tail]; };
+  for (Worker& worker : workers_) worker.next = worker.blocks.size();
+  for (std::size_t i = finished_.size(); i-- > 0;) {
+    Worker& worker = workers_[finished_[i]];
+    const Block& block = worker.blocks[--worker.next];
+    Time ahead;
+    if (worker.next + 1 < worker.blocks.size()) ahead = through(worker.blocks[worker.next + 1]);
+    if (block.sends) {
+      const Outbox& outbox = outboxes_[block.tail];
+      const OpId* reader = &readers_[outbox.begin];
+      Time sent;
+      for (const Send& send : std::span(&sends_[outbox.begin], outbox.sends)) {
+        sent = in_turn ? sent + send.takes : send.takes;
+        for (std::uint32_t j = 0; j < send.readers; ++j)
+          ahead = std::max(ahead, sent + through(workers_[send.to].blocks[block_of_[*reader++]]));
+      }
+      for (std::uint32_t j = 0; j < outbox.followers; ++j, ++reader)
+        ahead = std::max(ahead, through(workers_[device_[*reader]].blocks[block_of_[*reader]]));
+    }
+    ahead_[block.tail] = ahead;
+  }
 }
 
 void BlockReplay::provide_variables() {
@@ -180,6 +231,7 @@ void BlockReplay::begin(DeviceId device) {
   const Instant at = std::max(worker.free, block.ready);
   block.ready = at;
   worker.busy = true;
+  if (limit_ != nullptr && is_over(worker, block, at.at + block.duration)) over_ = true;
   if (block.sends) {  // needed when it ends, some events from now
     prefetch(&outboxes_[block.tail]);
     prefetch(&sends_[block.outbox]);
@@ -189,9 +241,17 @@ void BlockReplay::begin(DeviceId device) {
   events_.set(device, Event::finish({at.at + block.duration, rounds + block.ending}, block.tail));
 }
 
+// `block`, its next one, ends then, and the step after the limit.
+bool BlockReplay::is_over(const Worker& worker, const Block& block, Time end) const {
+  if (end - block.duration + worker.left > limit_->most) return true;
+  return (*limit_->rank)[block.tail] > limit_->changed && end + ahead_[block.tail] > limit_->most;
+}
+
 void BlockReplay::finish(DeviceId device, Instant now) {
   Worker& worker = workers_[device];
   const Block& block = worker.blocks[worker.next++];
+  finished_.push_back(device);
+  worker.left -= block.duration;
   worker.free = now;
   worker.busy = false;
   if (block.sends) send(block.tail, device, now);

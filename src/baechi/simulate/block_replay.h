@@ -44,6 +44,17 @@ class BlockReplay {
   void reorder(DeviceId device) { stale_[device] = true; }
 
   Time makespan(const DeviceOrder& orders);
+  // The same, but a step that takes longer than `most` may be told as any time beyond it, as soon as
+  // that is sure. Then nothing else is known of this replay.
+  struct Limit {
+    Time most;
+    // All that has changed since keep() ranks so high or lower. Edges and orders lead to higher ranks.
+    const IdVector<OpId, std::int64_t>* rank;
+    std::int64_t changed;
+  };
+  Time makespan(const DeviceOrder& orders, const Limit& limit);
+  // The last one is what the next ones are changes of.
+  void keep();
   std::size_t num_blocks() const;
   // What the last makespan() took, in blocks of a graph that caches hold.
   std::int64_t work() const;
@@ -86,9 +97,11 @@ class BlockReplay {
   };
   struct Worker {  // a device at work
     std::vector<Block> blocks;
+    Time load;  // of all blocks
     std::size_t next = 0;
     Instant free;
     bool busy = false;
+    Time left;          // that it will still be at work, at least
     WideInt taken = 0;  // bytes of its operators, all at once but for the largest temporary memory
   };
 
@@ -97,6 +110,8 @@ class BlockReplay {
   void find_blocks(DeviceId device, const std::vector<OpId>& order);
   void find_sends(OpId op);
   void provide_variables();
+  Time replay(const DeviceOrder& orders);
+  bool is_over(const Worker& worker, const Block& block, Time end) const;
   void begin(DeviceId device);
   void finish(DeviceId device, Instant now);
   void send(OpId op, DeviceId from, Instant now);
@@ -124,6 +139,12 @@ class BlockReplay {
   std::vector<DeviceId> reached_;
   std::size_t arrivals_ = 0;  // of the last makespan(), at readers and followers
   std::vector<Copy> copies_;
+
+  const Limit* limit_ = nullptr;  // of this replay, if there is one
+  bool over_ = false;
+  std::vector<DeviceId> finished_;  // a device for each block, in the order of their ends
+  // From the end of an operator to that of the step, at least, where something is known.
+  IdVector<OpId, Time> ahead_;
 };
 
 }  // namespace baechi::simulation

@@ -66,9 +66,11 @@ struct Walk {
     replay.start(placed);
   }
 
-  void go(Random& random) {
+  // The last place in the sequence that changes.
+  std::int64_t go(Random& random) {
     const OpGraph& graph = costs.graph();
     const OpId op(random.below(graph.num_ops()));
+    const std::int64_t last = std::ranges::find(sequence, op) - sequence.begin();
     const DeviceId old = placed.device[op];
     const DeviceId device(random.below(costs.cluster().num_devices()));
     const bool changes_order = random.chance(0.3);
@@ -80,6 +82,7 @@ struct Walk {
     }
     if (changes_order) replay.reorder(old);
     placed.order = device_order(sequence, placed.device, costs.cluster().num_devices());
+    return last;
   }
 };
 
@@ -175,6 +178,49 @@ TEST_CASE("block replay: joins neighbours that nobody elsewhere waits for") {
   placed = in_order(graph, {{"a", "b", "c", "d", "e"}, {}});
   CHECK(replay.makespan(*placed.order) == Time(14));
   CHECK(replay.num_blocks() == 1);
+}
+
+TEST_CASE("block replay: a step beyond a limit is told as one, any other as it is") {
+  std::size_t beyond = 0, within = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    CAPTURE(seed);
+    Random random(seed ^ 0x11417);
+    RandomDag limits = varied_limits(random);
+    if (random.chance(0.3)) limits.max_ops = 40;
+    const OpGraph graph = random_dag(seed, limits);
+    const Cluster cluster = varied_cluster(seed, random);
+    const CostModel costs(graph, cluster);
+    const std::optional<Placement> placement = random_placement(costs, random);
+    if (!placement.has_value()) continue;
+    Walk walk(costs, *placement, random);
+    Time kept = walk.replay.makespan(*walk.placed.order);
+    walk.replay.keep();
+    std::int64_t changed = 0;
+    for (int move = 0; move < 12; ++move) {
+      CAPTURE(move);
+      changed = std::max(changed, walk.go(random));
+      IdVector<OpId, std::int64_t> rank(graph.num_ops());
+      for (std::size_t i = 0; i < walk.sequence.size(); ++i)
+        rank[walk.sequence[i]] = static_cast<std::int64_t>(i);
+      const Time whole = simulate(costs, walk.placed).schedule.makespan;
+      const Time most = random.chance(0.3) ? whole - Time(1) : random.chance(0.3) ? whole : kept;
+      const Time told = walk.replay.makespan(*walk.placed.order,
+                                             {.most = most, .rank = &rank, .changed = changed});
+      if (whole > most) {
+        ++beyond;
+        CHECK(told > most);
+        continue;
+      }
+      ++within;
+      CHECK(told == whole);
+      if (random.chance(0.5)) continue;
+      walk.replay.keep();
+      kept = whole;
+      changed = 0;
+    }
+  }
+  CHECK(beyond > 3'000);
+  CHECK(within > 3'000);
 }
 
 }  // namespace

@@ -33,12 +33,14 @@ Ns in_sequence(std::vector<std::pair<Ns, Ns>>& jobs) {
 
 PlacementBound::PlacementBound(const Instance& instance)
     : in_(instance),
+      alike_(instance.num_devices),
       head_(instance.num_ops * instance.num_devices, kNever),
       tail_(instance.num_ops * instance.num_devices, kNever),
       queue_jobs_(instance.num_queues) {}
 
 Ns PlacementBound::tighten(std::vector<DeviceSet>& domain, Ns limit) {
   domain_ = &domain;
+  find_alike(domain);
   Ns bound = 0;
   for (int round = 0; round < kMostRounds; ++round) {
     if (!fit_memory(domain)) return kNever;
@@ -55,6 +57,25 @@ Ns PlacementBound::tighten(std::vector<DeviceSet>& domain, Ns limit) {
     if (bound >= limit) return kNever;
   }
   return bound;
+}
+
+// Narrowing keeps them alike.
+void PlacementBound::find_alike(const std::vector<DeviceSet>& domain) {
+  std::ranges::fill(alike_, DeviceSet{0});
+  first_ = first_two_ = 0;
+  DeviceSet seen = 0;
+  for (std::size_t device = 0; device < in_.num_devices; ++device) {
+    if ((seen & only(device)) != 0) continue;
+    DeviceSet twins = in_.twins[device] & ~seen & ~(only(device) - 1);
+    for (const DeviceSet set : domain) {
+      if (twins == 0) break;
+      twins &= (set & only(device)) != 0 ? set : ~set;
+    }
+    alike_[device] = twins | only(device);
+    seen |= alike_[device];
+    first_ |= only(device);
+    first_two_ |= only(device) | (twins & ~(twins - 1));
+  }
 }
 
 // Keeps the undecided off devices that what is decided leaves too little room on.
@@ -82,7 +103,7 @@ bool PlacementBound::fit_memory(std::vector<DeviceSet>& domain) {
 
 Ns PlacementBound::least_end(std::size_t op) const {
   Ns least = kNever;
-  for_each(domain_of(op), [&](std::size_t d) {
+  for_each(domain_of(op) & first_, [&](std::size_t d) {
     least = std::min(least, head_[op * in_.num_devices + d] + in_.time_on(op, d));
   });
   return least;
@@ -90,14 +111,18 @@ Ns PlacementBound::least_end(std::size_t op) const {
 
 void PlacementBound::find_heads() {
   for (const Index op : in_.order)
-    for_each(domain_of(op),
-             [&](std::size_t d) { head_[op * in_.num_devices + d] = earliest(op, d); });
+    for_each(domain_of(op) & first_, [&](std::size_t d) {
+      const Ns head = earliest(op, d);
+      for_each(alike_[d], [&](std::size_t twin) { head_[op * in_.num_devices + twin] = head; });
+    });
 }
 
 void PlacementBound::find_tails() {
   for (auto op = in_.order.rbegin(); op != in_.order.rend(); ++op)
-    for_each(domain_of(*op),
-             [&](std::size_t d) { tail_[*op * in_.num_devices + d] = remaining(*op, d); });
+    for_each(domain_of(*op) & first_, [&](std::size_t d) {
+      const Ns tail = remaining(*op, d);
+      for_each(alike_[d], [&](std::size_t twin) { tail_[*op * in_.num_devices + twin] = tail; });
+    });
 }
 
 DeviceSet PlacementBound::places_of(std::size_t other, std::size_t op, std::size_t device) const {
@@ -111,7 +136,7 @@ PlacementBound::Neighbor PlacementBound::neighbor_of(std::size_t device, std::si
                                                      DeviceSet places, const std::vector<Ns>& ends,
                                                      const Transfer& transfer) const {
   Neighbor neighbor{kNever, kNever, 0};
-  for_each(places, [&](std::size_t place) {
+  for_each(places & (first_two_ | only(device)), [&](std::size_t place) {
     const Ns end = ends[other * in_.num_devices + place], time = in_.time_on(other, place);
     if (place == device)
       neighbor = {neighbor.remote, end, time};
@@ -140,7 +165,7 @@ Ns PlacementBound::earliest(std::size_t op, std::size_t device) {
     if (in_.num_queues == 0) continue;
     for (const Index tensor : flow.tensors) {
       Ns time = kNever;
-      for_each(from,
+      for_each(from & first_,  // `device` is not among them
                [&](std::size_t s) { time = std::min(time, in_.transfer_time(tensor, s, device)); });
       queued_.emplace_back(least_end(flow.from), time);
     }
@@ -236,24 +261,29 @@ Ns PlacementBound::shared_load() {
     for (std::size_t op = 0; op < in_.num_ops; ++op) {
       if ((domain_of(op) & ~set) != 0) continue;
       bounds::HeadTailJob job{kNever, kNever, kNever};
-      for_each(domain_of(op), [&](std::size_t d) {
+      for_each(domain_of(op) & first_, [&](std::size_t d) {
         job.head = std::min(job.head, head_[op * m + d]);
         job.time = std::min(job.time, in_.time_on(op, d));
         job.tail = std::min(job.tail, tail_[op * m + d]);
       });
+      if (job.head >= kNever) return kNever;
       jobs_.push_back(job);
     }
     const auto share = static_cast<Ns>(std::popcount(set));
     std::sort(
         jobs_.begin(), jobs_.end(),
         [](const bounds::HeadTailJob& a, const bounds::HeadTailJob& b) { return a.head > b.head; });
+    Ns all_work = 0;
+    for (const bounds::HeadTailJob& job : jobs_) all_work += job.time;
     for (const bounds::HeadTailJob& least : jobs_) {
-      Ns work = 0;
+      if (jobs_.front().head + all_work / share + least.tail < bound) continue;
+      Ns most = 0, work = 0;  // `share` times as long as shared
       for (const bounds::HeadTailJob& job : jobs_) {
         if (job.tail < least.tail) continue;
         work += job.time;
-        bound = std::max(bound, job.head + (work + share - 1) / share + least.tail);
+        most = std::max(most, job.head * share + work);
       }
+      bound = std::max(bound, (most + share - 1) / share + least.tail);
     }
     if (set == all) break;
   }

@@ -35,6 +35,7 @@ class PlacementBound {
 
   DeviceSet domain_of(std::size_t op) const { return (*domain_)[in_.unit_of[op]]; }
   // Where `other` may be when `op` is on `device`.
+  void find_alike(const std::vector<DeviceSet>& domain);
   DeviceSet places_of(std::size_t other, std::size_t op, std::size_t device) const;
   template <class Transfer>
   Neighbor neighbor_of(std::size_t device, std::size_t other, DeviceSet places,
@@ -54,6 +55,10 @@ class PlacementBound {
 
   const Instance& in_;
   const std::vector<DeviceSet>* domain_ = nullptr;
+  // Twins that every domain has both of, or neither: what is true of one is true of the others.
+  std::vector<DeviceSet> alike_;  // [device]: with itself; empty but for the first of them
+  DeviceSet first_ = 0;           // of all that are alike, the first,
+  DeviceSet first_two_ = 0;       // or the first two
   std::vector<Ns> head_, tail_;
   std::vector<Neighbor> neighbors_;
   std::vector<std::pair<Ns, Ns>> local_;   // (head, time) of the inputs made here

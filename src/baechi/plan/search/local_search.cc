@@ -83,6 +83,17 @@ Time LocalSearch::makespan() {
   return makespan;
 }
 
+Time LocalSearch::makespan(Time most) {
+  if (!blocks_.has_value()) return makespan();
+  Rank changed = 0;
+  for (const Change& change : changes_)
+    changed = std::max({changed, change.rank, rank_[change.op]});
+  const Time makespan =
+      blocks_->makespan(*now_.order, {.most = most, .rank = &rank_, .changed = changed});
+  work_ += blocks_->work() + static_cast<std::int64_t>(costs_->graph().num_ops()) / 8;
+  return makespan;
+}
+
 // Where it was just asked for its makespan. The quick answers come first.
 double LocalSearch::lack() {
   const auto num_ops = static_cast<std::int64_t>(costs_->graph().num_ops());
@@ -110,6 +121,7 @@ void LocalSearch::accept(Time makespan, double lack) {
   lack_ = lack;
   critical_.clear();
   changes_.clear();
+  if (blocks_.has_value()) blocks_->keep();
 }
 
 // Times first; memory, which costs as much again, only for a move that they would keep. A way
@@ -133,7 +145,7 @@ void LocalSearch::step() {
   };
   const auto look = [&] {
     ++evaluations_;
-    makespan = this->makespan();
+    makespan = this->makespan(std::max(cost(makespan_, lack_), memory));
     lack = 0;
     if (!is_longer()) lack = this->lack();
   };
@@ -165,7 +177,7 @@ bool LocalSearch::take(UnitId unit, DeviceId device, Time most) {
   work_ += kMove;
   changes_.clear();
   move(unit, device);
-  const Time makespan = this->makespan();
+  const Time makespan = this->makespan(most);
   if (makespan > most || lack() > 0) {
     undo();
     return false;

@@ -102,6 +102,8 @@ class LocalSearch {
   bool allowed(UnitId unit, DeviceId device) const;
 
   Time makespan();
+  // A step that takes longer than `most` may be told as any time beyond it.
+  Time makespan(Time most);
   double lack();  // of memory, in capacities of devices; 0: it fits
   Time cost(Time makespan, double lack) const;
   bool all_keep_ranks() const;  // those that changed
