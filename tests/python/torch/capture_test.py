@@ -346,8 +346,7 @@ def test_what_values_decide_is_what_they_decided_in_one_run() -> None:
     model, x = Experts(), torch.tensor([[9.0, 0, 0, 0], [-9.0, 0, 0, 0], [-8.0, 0, 0, 0]])
     model.router.weight.data = torch.tensor([[1.0, 0, 0, 0], [-1.0, 0, 0, 0]])
     step = capture(model, x)
-    keeps_values = torch.__version__ >= (2, 14)
-    assert step.made_by == ("a run on values" if keeps_values else "a recording of values")
+    assert step.made_by == "a recording of values"
     rows = {
         key: tuple(node.meta["val"].shape)
         for node, key in step.keys.items()

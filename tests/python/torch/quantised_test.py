@@ -152,6 +152,20 @@ def test_a_weight_in_four_bits_is_whole_while_it_is_read(sim: ModuleType) -> Non
     placed.restore()
 
 
+class Looking(nn.Sequential):
+    """Looks at a value, so that one run of it is recorded."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum().item() > 1e9 else super().forward(x)
+
+
+def test_a_weight_that_wraps_others_is_these_in_a_recording() -> None:
+    step = capture(Looking(*model("plain")), X, mean_square)
+    assert step.made_by == "a recording of values"
+    parts = [one.part for one in step.inputs if one.name == "0.base.weight"]
+    assert parts == ["values", "scales"]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("parts", [None, 2])
 @pytest.mark.parametrize("name", WAYS)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joint graphs of forward, loss and backward, made in the first of four ways that works.
+"""Joint graphs of forward, loss and backward, made in the first of three ways that works.
 
 Dynamo's graph is what `torch.compile` runs, too. Where dynamo makes several (a call that it does
 not follow), the model's own Python is run once on tensors that have only shapes, on a copy of the
-model, so that nothing that it does besides is seen; its calls get the same names. What decides by
-values (an index, a size that is computed) is run once with them, if the model has any; what no
-tracer follows even then is recorded.
+model, so that nothing that it does besides is seen; its calls get the same names. Where values
+decide (an index, a size that is computed), one run with them is recorded, if the model has any.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from baechi._core import InputError
@@ -32,8 +32,7 @@ from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf, OutputOf
 from baechi.torch.capture.recorder import record
-from baechi.torch.capture.recurrent import LayersApart
-from baechi.torch.capture.shapes import Copies, Shapes, lent, settle
+from baechi.torch.capture.shapes import Copies, Shapes, lent
 from baechi.torch.private import (
     FakeTensorMode,
     aot_export_joint_with_descriptors,
@@ -42,6 +41,7 @@ from baechi.torch.private import (
 
 CONSTANT = "constant_"  # how names begin of what a graph reads that is no weight, by its number
 _WORDS = ("debug", "info", "warn", "error", "exception", "critical", "log")
+_SEVERAL = (torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
 NO_GRADIENT = (
     "loss: nothing that the model returns requires a gradient, so there is no step to train: give "
     "loss=, from what it returns to a scalar, or call model.eval()"
@@ -100,10 +100,8 @@ def joint_of(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -
     ways = [_by_dynamo, _by_shapes]
     has_values = _has_values(whole, example)
     if has_values:
-        ways += [_by_values, _by_recording]
+        ways.append(_by_recording)
     for way in ways:
-        if way is _by_values:  # from here on calls run, where the weights are
-            example = _beside_weights(whole, example)
         try:
             with _quietly(whole):
                 joint = way(whole, example, device)
@@ -258,6 +256,41 @@ def _traced(whole: nn.Module, given: tuple[Any, ...], shapes: Shapes) -> _Traced
     return _Traced(whole, found, values, given, shapes)
 
 
+class LayersApart(TorchFunctionMode):
+    """Recurrent layers with dropout between them run one by one: PyTorch's graphs lose it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, or its layers."""
+        if func in _SEVERAL and not kwargs:
+            packed = not isinstance(args[3], bool)  # rows of all lengths, and how many are as long
+            *_, layers, dropout, training, _ = args if packed else args[:-1]
+            if training and dropout and layers > 1:
+                return _layer_by_layer(func, args, packed)
+        return func(*args, **(kwargs or {}))
+
+
+def _layer_by_layer(func: Any, args: Any, packed: bool) -> tuple[torch.Tensor, ...]:
+    before = 2 if packed else 1
+    given, (states, weights, biases, layers, dropout, training, both, *rest) = (
+        args[:before],
+        args[before:],
+    )
+    alone = isinstance(states, torch.Tensor)  # an LSTM has two
+    each = [state.chunk(layers) for state in ([states] if alone else states)]
+    count = len(weights) // layers
+    ends = []
+    for i in range(layers):
+        begins = each[0][i] if alone else [chunks[i] for chunks in each]
+        own = weights[i * count : (i + 1) * count]
+        out, *end = func(*given, begins, own, biases, 1, 0.0, training, both, *rest)
+        ends.append(end)
+        if i < layers - 1:
+            given = (torch.dropout(out, dropout, True), *given[1:])
+    return (out, *(torch.cat(parts) for parts in zip(*ends, strict=True)))
+
+
 def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.GraphModule:
     """Return AOTAutograd's joint graph of a module, each of its calls known as the half's it is of.
 
@@ -275,31 +308,18 @@ def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.Graph
 
 
 def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
-    return _by_running(whole, example, Shapes(_mode(), device), "a run on shapes")
-
-
-def _by_values(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
-    with torch._functorch.config.patch(fake_tensor_propagate_real_tensors=True):
-        shapes = Shapes(_mode(), device, with_values=True)
-    with shapes.mode.shape_env.ignore_fresh_unbacked_symbols():
-        joint = _by_running(whole, example, shapes, "a run on values")
-    known = shapes.mode.shape_env.real_tensor_prop_unbacked_vals
-    # Sizes that were computed are the numbers that they were in this run.
-    settle(joint.graph.graph, lambda size: int(size.node.expr.xreplace(known)))
-    return joint
-
-
-def _by_running(whole: nn.Module, example: tuple[Any, ...], shapes: Shapes, made_by: str) -> Joint:
+    shapes = Shapes(_mode(), device)
     with lent(whole, shapes):
         memo = shapes.memo()
         ran = copy.deepcopy(whole, memo)
         given = shapes.of_example(example, memo)
         with shapes.mode, _annotated(ran):
             graph = exported(ran, given)
-    return Joint(graph, lambda node: module_path(node, {}), made_by)
+    return Joint(graph, lambda node: module_path(node, {}), "a run on shapes")
 
 
 def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
+    example = _beside_weights(whole, example)  # where calls run
     copies = Copies(_mode(), device)
     with lent(whole, copies):
         memo = copies.memo()

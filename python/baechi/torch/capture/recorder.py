@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from baechi._core import InputError
 from baechi.torch.capture.keys import NOTE
@@ -90,6 +90,8 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(is_traceable_wrapper_subclass, pytree.tree_leaves((args, kwargs)))):
+            return NotImplemented  # its class makes calls of plain tensors of it
         read = pytree.tree_map_only(torch.Tensor, self.node_of, (args, kwargs))
         out = func(*args, **kwargs)
         node = self._graph.call_function(_functional(func), *read)
@@ -138,6 +140,16 @@ class _Recording(TorchDispatchMode):
             return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
 
 
+def _plain(tensor: torch.Tensor, desc: Any) -> Iterator[tuple[torch.Tensor, Any]]:
+    """Yield a tensor and what it is, or so those that it wraps."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor, desc
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        inner = getattr(tensor, name)
+        yield from _plain(inner, descriptors.SubclassGetAttrAOTInput(desc, name))
+
+
 def _functional(func: Any) -> Any:
     """Return what gives the result of a call in place; the graph is one of values."""
     name = func.name().partition("::")[2].partition(".")[0]
@@ -155,7 +167,8 @@ def record(whole: nn.Module, given: tuple[Any, ...]) -> fx.GraphModule:
     weights = list(whole.named_parameters())
     buffers = dict(whole.named_buffers())
     for name, weight in weights:
-        recording.placeholder(weight, descriptors.ParamAOTInput(name))
+        for part, desc in _plain(weight, descriptors.ParamAOTInput(name)):
+            recording.placeholder(part, desc)
     for name, buffer in buffers.items():
         recording.placeholder(buffer, descriptors.BufferAOTInput(name))
     for place, leaf in enumerate(pytree.tree_leaves(given)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -20,17 +20,10 @@ _PLAIN_COPIES = (torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__)
 
 
 class Shapes:
-    """Makes tensors that have the shape, type and strides of others, all on one device.
+    """Makes tensors that have the shape, type and strides of others, all on one device."""
 
-    With values they stand for the tensors themselves, where these are, and know what they hold.
-    """
-
-    def __init__(
-        self, mode: FakeTensorMode, device: torch.device, *, with_values: bool = False
-    ) -> None:
-        self.mode = mode
-        self._device = device
-        self._with_values = with_values
+    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
+        self.mode, self._device = mode, device
         self._made: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # so that no id is used twice
 
@@ -75,13 +68,17 @@ class Shapes:
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise InputError("model: it has lazy weights: call it once, so that they get shapes")
-        if self._with_values:
+        wraps = is_traceable_wrapper_subclass(tensor)
+        if tensor.layout != torch.strided and not wraps:
             return self.mode.from_tensor(tensor, static_shapes=True)
-        if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
-            return self.mode.from_tensor(tensor, static_shapes=True)
+        size, stride = tensor.size(), tensor.stride()
         with self.mode, torch.no_grad():
-            size, stride = tensor.size(), tensor.stride()
-            made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self._device)
+            if wraps:
+                names, about = tensor.__tensor_flatten__()
+                parts = {name: self.of(getattr(tensor, name)) for name in names}
+                made = type(tensor).__tensor_unflatten__(parts, about, size, stride)
+            else:
+                made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self._device)
             if isinstance(tensor, nn.Parameter):
                 made = nn.Parameter(made, requires_grad=tensor.requires_grad)
         if not isinstance(made, nn.Parameter) and tensor.requires_grad:
@@ -89,27 +86,6 @@ class Shapes:
         for name, value in vars(tensor).items():  # a user's attributes of a weight
             made.__dict__.setdefault(name, value)
         return made
-
-
-def settle(graph: fx.Graph, number: Callable[[torch.SymInt], int]) -> None:
-    """Have all sizes in a graph be numbers."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def size_of(size: int | torch.SymInt) -> int:
-        return size if isinstance(size, int) else number(size)
-
-    def settled(value: Any) -> Any:
-        if isinstance(value, torch.SymInt):
-            return number(value)
-        if not isinstance(value, torch.Tensor):
-            return value
-        size, stride = [[*map(size_of, of)] for of in (value.size(), value.stride())]
-        with mode:
-            return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
-
-    for node in graph.nodes:
-        if "val" in node.meta:
-            node.meta["val"] = pytree.tree_map(settled, node.meta["val"])
 
 
 def _lend(module: nn.Module, shapes: Shapes) -> Callable[[], None]:

@@ -47,7 +47,7 @@ class Step:
     keys: dict[fx.Node, str]  # of every call
     tied: dict[str, str] = field(default_factory=dict)  # a weight's other names, and its first
     is_training: bool = True
-    made_by: str = "dynamo"  # "a run on shapes", "a run on values" or "a recording of values"
+    made_by: str = "dynamo"  # "a run on shapes" or "a recording of values"
 
     def placeholders(self) -> list[fx.Node]:
         """Return the nodes of the inputs, in their order."""
