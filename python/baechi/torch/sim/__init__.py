@@ -25,76 +25,27 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.accelerator import (
-    current_stream,
-    empty_cache,
-    max_memory_allocated,
-    memory_allocated,
-    memory_reserved,
-    memory_stats,
-    reset_peak_memory_stats,
-    set_stream,
-    synchronize,
-)
+from torch.accelerator import current_stream as current_stream
+from torch.accelerator import empty_cache as empty_cache
+from torch.accelerator import max_memory_allocated as max_memory_allocated
+from torch.accelerator import memory_allocated as memory_allocated
+from torch.accelerator import memory_reserved as memory_reserved
+from torch.accelerator import memory_stats as memory_stats
+from torch.accelerator import reset_peak_memory_stats as reset_peak_memory_stats
+from torch.accelerator import set_stream as set_stream
+from torch.accelerator import synchronize as synchronize
 
-from baechi.torch.sim.host_operators import HostOperators
-from baechi.torch.sim.settings import (
-    MAX_DEVICES,
-    Link,
-    Settings,
-    byte_count,
-    configure,
-    configured,
-    current,
-    library,
-    nanoseconds,
-    reset,
-    settings_of,
-)
-
-__all__ = [
-    "Event",
-    "HostOperators",
-    "Link",
-    "Settings",
-    "Stream",
-    "byte_count",
-    "configure",
-    "configured",
-    "current",
-    "current_device",
-    "current_stream",
-    "device",
-    "device_count",
-    "empty_cache",
-    "get_rng_state",
-    "host_clock",
-    "host_memory_stats",
-    "is_available",
-    "is_bf16_supported",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_stats",
-    "mismatches",
-    "nanoseconds",
-    "reset",
-    "reset_peak_memory_stats",
-    "reset_virtual_clock",
-    "set_device",
-    "set_rng_state",
-    "set_stream",
-    "settings_of",
-    "stream",
-    "synchronize",
-    "use_cpu_kernels",
-    "virtual_host_time",
-    "virtual_time",
-    "work",
-]
+from baechi.torch.sim.host_operators import HostOperators as HostOperators
+from baechi.torch.sim.settings import MAX_DEVICES, library
+from baechi.torch.sim.settings import Link as Link
+from baechi.torch.sim.settings import Settings as Settings
+from baechi.torch.sim.settings import byte_count as byte_count
+from baechi.torch.sim.settings import configure as configure
+from baechi.torch.sim.settings import configured as configured
+from baechi.torch.sim.settings import current as current
+from baechi.torch.sim.settings import nanoseconds as nanoseconds
+from baechi.torch.sim.settings import reset as reset
+from baechi.torch.sim.settings import settings_of as settings_of
 
 _initialized = True  # torch.utils.checkpoint looks at this before it keeps generators' states
 

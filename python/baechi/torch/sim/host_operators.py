@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from baechi.torch.sim.settings import Link, library, nanoseconds
@@ -34,17 +35,10 @@ class HostOperators(TorchDispatchMode):
     ) -> Any:
         """Run an operator, and charge it."""
         out = func(*args, **(kwargs or {}))
-        made, read = list(_tensors(out)), list(_tensors((args, kwargs)))
-        computes = made and not func.is_view
-        if computes and all(one.device.type == "cpu" for one in (*made, *read)):
-            moved = sum(one.nbytes for one in (*made, *read))
+        leaves = pytree.tree_leaves((out, args, kwargs))
+        touched = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        made = any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(out))
+        if made and not func.is_view and all(one.device.type == "cpu" for one in touched):
+            moved = sum(one.nbytes for one in touched)
             library.baechi_sim_host_work(self._operator_ns + round(self._ns_per_byte * moved))
         return out
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(item)

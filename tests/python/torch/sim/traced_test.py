@@ -265,7 +265,7 @@ def test_a_kernel_that_returns_other_strides_than_its_meta_function_is_named(sim
     library._destroy()
     (line,) = sim.mismatches()
     assert line.startswith(
-        "baechi_check_test::turned: result 0 is Float of sizes [2, 3] and strides [1, 2],"
-        " by its meta function Float of sizes [2, 3] and strides [3, 1]"
+        "baechi_check_test::turned: returns (Float of sizes [2, 3] and strides [1, 2]),"
+        " by its meta function (Float of sizes [2, 3] and strides [3, 1])"
     )
     assert sim.mismatches() == []

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares what kernels return with what their meta functions say; see check.h.
+// Compares what kernels return with what their meta functions say; see meta.h.
 //
 // PyTorch calls an observer before and after every operator, whoever called it and whatever kernel
 // it has. Those that PyTorch takes apart into others are left out: programs are traced below them.
-#include "check.h"
-
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <sstream>
-#include <utility>
+#include <vector>
 
 #include "launch.h"
 #include "meta.h"
-#include "stack.h"
 
 namespace baechi::sim {
 namespace {
@@ -84,26 +82,28 @@ std::unique_ptr<at::ObserverContext> before(const at::RecordFunction& call) {
   return observed;
 }
 
-std::string described(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "no tensor";
-  std::ostringstream out;
-  out << tensor.scalar_type() << " of sizes " << tensor.sizes();
-  if (tensor.layout() == at::kStrided) out << " and strides " << tensor.strides();
-  return out.str();
+std::vector<at::Tensor> tensors_of(c10::ArrayRef<c10::IValue> values) {
+  std::vector<at::Tensor> found;
+  for (const c10::IValue& value : values)
+    map_tensors(value, [&](const at::Tensor& tensor) { return found.emplace_back(tensor); });
+  return found;
 }
 
-std::string described(const c10::IValue& value) {
+std::string described(const std::vector<at::Tensor>& tensors) {
   std::ostringstream out;
-  if (value.isTensor()) return described(value.toTensor());
-  if (!value.isTensorList()) {
-    out << value.tagKind();
-    return out.str();
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) {
+      out << " (no tensor)";
+      continue;
+    }
+    out << " (" << tensor.scalar_type() << " of sizes " << tensor.sizes();
+    if (tensor.layout() == at::kStrided) out << " and strides " << tensor.strides();
+    out << ')';
   }
-  for (const at::Tensor& tensor : value.toTensorVector()) out << '(' << described(tensor) << ')';
   return out.str();
 }
 
-// Only the kinds of other values are compared. Strides of dimensions of length 1 mean nothing.
+// Strides of dimensions of length 1 mean nothing.
 bool same(const at::Tensor& one, const at::Tensor& other) {
   if (one.defined() != other.defined()) return false;
   if (!one.defined()) return true;
@@ -114,35 +114,16 @@ bool same(const at::Tensor& one, const at::Tensor& other) {
   return true;
 }
 
-bool same(const c10::IValue& one, const c10::IValue& other) {
-  if (one.isTensor() && other.isTensor()) return same(one.toTensor(), other.toTensor());
-  if (!one.isTensorList() || !other.isTensorList()) return one.tagKind() == other.tagKind();
-  const auto ones = one.toTensorVector(), others = other.toTensorVector();
-  if (ones.size() != others.size()) return false;
-  for (std::size_t i = 0; i < ones.size(); ++i)
-    if (!same(ones[i], others[i])) return false;
-  return true;
-}
-
 void compare(const Observed& observed, const std::vector<c10::IValue>& results) {
   const auto expected = meta_results(*observed.op, observed.arguments);
   if (!expected) return;
-  std::ostringstream name;
-  name << observed.op->operator_name();
+  const auto here = tensors_of(results), there = tensors_of(*expected);
+  if (std::equal(here.begin(), here.end(), there.begin(), there.end(), same)) return;
+  std::ostringstream line;
+  line << observed.op->operator_name() << ": returns" << described(here) << ", by its meta function"
+       << described(there) << "; arguments:" << described(tensors_of(observed.arguments));
   const std::lock_guard lock(found().mutex);
-  for (std::size_t i = 0; i < std::max(results.size(), expected->size()); ++i) {
-    const bool both = i < results.size() && i < expected->size();
-    if (both && same(results[i], (*expected)[i])) continue;
-    std::ostringstream line;
-    line << name.str() << ": result " << i << " is "
-         << (i < results.size() ? described(results[i]) : "missing") << ", by its meta function "
-         << (i < expected->size() ? described((*expected)[i]) : "missing") << "; arguments:";
-    for (const c10::IValue& argument : observed.arguments)
-      if (argument.isTensor() || argument.isTensorList())
-        line << " (" << described(argument) << ')';
-    found().lines.try_emplace(name.str(), line.str());
-    return;
-  }
+  found().lines.try_emplace(toString(observed.op->operator_name()), line.str());
 }
 
 void after(const at::RecordFunction& call, at::ObserverContext* context) {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "check.h"
 #include "fallback.h"
-#include "generator.h"
-#include "pinned.h"
+#include "launch.h"
+#include "memory.h"
+#include "meta.h"
 #include "streams.h"
 
 using namespace baechi::sim;

@@ -8,7 +8,6 @@
 
 #include "launch.h"
 #include "memory.h"
-#include "pinned.h"
 
 namespace baechi::sim {
 namespace {

@@ -4,9 +4,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "capture.h"
-#include "generator.h"
+#include "launch.h"
 #include "memory.h"
-#include "pinned.h"
 #include "streams.h"
 
 namespace baechi::sim {

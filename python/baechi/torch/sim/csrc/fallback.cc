@@ -22,11 +22,9 @@
 #include <vector>
 
 #include "capture.h"
-#include "generator.h"
-#include "host_time.h"
 #include "launch.h"
 #include "meta.h"
-#include "stack.h"
+#include "streams.h"
 
 namespace baechi::sim {
 namespace {
@@ -74,20 +72,6 @@ class Call {
         stack_(stack),
         first_(stack->size() - schema_.arguments().size()),
         device_(find_device()) {}
-
-  void run_by_out() {
-    const c10::DeviceGuard guard(sim_device(device_));
-    const auto expected = meta_results(op_, meta_arguments(op_, arguments()));
-    if (!expected) return run_here(expected);
-    Stack results;
-    for (std::size_t i = 0; i < expected->size(); ++i)
-      results.push_back(make_result(i, (*expected)[i]));
-    Stack stack = arguments().vec();
-    stack.insert(stack.end(), results.begin(), results.end());
-    const auto out = c10::Dispatcher::singleton().findSchemaOrThrow(name(), "out");
-    out.callBoxed(&stack);
-    finish(std::move(results));
-  }
 
   // The host waits, and runs the kernel on the same memory.
   void run_sparse() {
@@ -363,8 +347,6 @@ class Call {
 void fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run(); }
 
 void sparse_fallback(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run_sparse(); }
-
-void by_out(const c10::OperatorHandle& op, Stack* stack) { Call(op, stack).run_by_out(); }
 
 void run_by(const c10::OperatorHandle& op, Stack* stack, Kernel kernel, bool sizes_too) {
   Call(op, stack, kernel, sizes_too).run();

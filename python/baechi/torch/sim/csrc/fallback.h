@@ -24,10 +24,6 @@ void sparse_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 // kernel makes them of meta tensors: for operators without such a function.
 void run_by(const c10::OperatorHandle& op, torch::jit::Stack* stack, Kernel kernel, bool sizes_too);
 
-// By the overload `out`, into tensors with the strides that the meta function says: PyTorch would lay
-// them out by rules of its own, which differ for some operators.
-void by_out(const c10::OperatorHandle& op, torch::jit::Stack* stack);
-
 template <Kernel kKernel, bool kSizesToo = false>
 void by(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   run_by(op, stack, kKernel, kSizesToo);

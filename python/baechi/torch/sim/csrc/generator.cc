@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers of the simulated devices; see generator.h.
-#include "generator.h"
-
+// Random numbers of the simulated devices; see launch.h.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -13,6 +11,7 @@
 #include <mutex>
 
 #include "capture.h"
+#include "launch.h"
 #include "streams.h"
 
 namespace baechi::sim {

@@ -2,6 +2,7 @@
 // From a tensor of a simulated device to a CPU kernel that works on the same memory.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -51,5 +52,13 @@ void launch(const char* name, int device, std::int64_t bytes, Task kernel);
 // A tensor of a device with the sizes and, where nothing overlaps, the strides of another tensor; its
 // contents are undefined.
 at::Tensor empty_like_host(int device, const at::Tensor& host);
+
+// Random numbers: a seed and a counter per device, so that results depend on the order in which
+// operators were called, never on when streams ran them.
+const at::Generator& default_generator(int device);
+at::Generator make_generator(int device);
+
+// A host generator for the next operator that draws from `generator`, which moves on by one.
+at::Generator host_generator_for_next_operator(const at::Generator& generator);
 
 }  // namespace baechi::sim

@@ -25,6 +25,12 @@ void release_pool(std::uint64_t pool);  // the memory of a capture that is not r
 // A block of the given device, whichever device is current.
 c10::DataPtr allocate_on(int device, std::size_t bytes);
 
+// Pinned host memory: what devices copy from and to while the host goes on. There may be a limit.
+c10::Allocator& pinned_allocator();
+bool is_pinned(const void* pointer);
+c10::CachingAllocator::Stat pinned_bytes();
+void reset_pinned_peak();
+
 // Moves what fits of a storage's contents into a new block of its device.
 void resize_storage(const c10::Storage& storage, std::size_t bytes);
 

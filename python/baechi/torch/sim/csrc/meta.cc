@@ -17,9 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "host_time.h"
 #include "launch.h"
-#include "stack.h"
+#include "streams.h"
 
 namespace baechi::sim {
 namespace {

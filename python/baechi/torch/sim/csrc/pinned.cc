@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pinned host memory; see pinned.h. A register of what was allocated; the blocks are ordinary ones.
-#include "pinned.h"
-
+// Pinned host memory; see memory.h. A register of what was allocated; the blocks are ordinary ones.
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/util/Exception.h>
 
@@ -10,6 +8,7 @@
 #include <mutex>
 #include <new>
 
+#include "memory.h"
 #include "settings.h"
 
 namespace baechi::sim {

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +16,6 @@
 #include <vector>
 
 #include "capture.h"
-#include "host_time.h"
 #include "task_queue.h"
 
 namespace baechi::sim {
@@ -164,6 +164,43 @@ Task exclusive(Port& out, Port& in, std::int64_t duration_ns, Task task) {
   };
 }
 
+std::int64_t processor_time_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+struct Stopwatch {
+  std::int64_t epoch = -1;
+  std::int64_t since = 0;
+  std::int64_t before = 0;  // until the last pause
+
+  void pause() {
+    const std::int64_t now = processor_time_ns();
+    before += now - std::exchange(since, now);
+  }
+};
+thread_local Stopwatch stopwatch;
+std::atomic<std::int64_t> epoch = 0;  // of the clock: nothing was measured before, in any thread
+
+bool is_measured() {
+  return settings().host_call_ns == kMeasured || settings().host_send_ns == kMeasured;
+}
+
+std::int64_t measured_ns() {
+  if (stopwatch.epoch != epoch) stopwatch = {epoch, processor_time_ns(), 0};
+  stopwatch.pause();
+  return std::exchange(stopwatch.before, 0);
+}
+
+// What a call costs the host, or a copy. Where that is measured: the processor time that this thread
+// took since it asked the last time.
+std::int64_t host_cost_ns(bool copy) {
+  const std::int64_t measured = is_measured() ? measured_ns() : 0;
+  const std::int64_t given = copy ? settings().host_send_ns : settings().host_call_ns;
+  return given == kMeasured ? measured : given;
+}
+
 // Runs a task in the caller's thread: synchronous mode.
 void run_now(const Submission& submission, const Task& task) {
   const NotHostTime paused;
@@ -174,6 +211,14 @@ void run_now(const Submission& submission, const Task& task) {
 }
 
 }  // namespace
+
+NotHostTime::NotHostTime() {
+  if (is_measured()) stopwatch.pause();
+}
+
+NotHostTime::~NotHostTime() {
+  if (is_measured()) stopwatch.since = processor_time_ns();
+}
 
 Settings& settings() {
   static auto* the = new Settings;
@@ -392,7 +437,7 @@ void reset_virtual_clock() {
     device.in.taken.clear();
   }
   host_ns = 0;
-  restart_host_time();
+  ++epoch;
 }
 
 void stop_threads() noexcept {

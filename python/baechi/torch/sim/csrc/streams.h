@@ -58,6 +58,13 @@ int checked_device(c10::DeviceIndex index);  // which is there; a negative one i
 void charge_host_call();
 void charge_host(std::int64_t duration);  // for work of its own
 
+// What the calling thread does in its lifetime is not the host's work: kernels, looking up sizes.
+class NotHostTime {
+ public:
+  NotHostTime();
+  ~NotHostTime();
+};
+
 // Runs the task after everything submitted to the stream before: now, if streams are synchronous.
 // Throws what a former task of the device threw and nobody has been told yet. In a capture the task
 // is written down instead, as are marks and waits below.

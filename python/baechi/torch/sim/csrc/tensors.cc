@@ -104,10 +104,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
        {"native_layer_norm", "native_group_norm", "_stack", "_stack.out", "addr", "addr.out",
         "all.dims", "all.dims_out", "any.dims", "any.dims_out", "linalg__powsum", "linalg_lstsq",
         // And these are laid out otherwise than their meta functions say.
-        "_softmax_backward_data", "_log_softmax_backward_data"})
+        "_softmax_backward_data", "_log_softmax_backward_data", "mul.Tensor"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
-  // Where types differ, too; its overload `out` can write into any strides.
-  m.impl("mul.Tensor", torch::CppFunction::makeFromBoxedFunction<&by_out>());
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
