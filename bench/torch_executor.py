@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from baechi.torch import sim
-from baechi.torch.program import Program, Send, lower
+from baechi.torch.program import Program, Send, calls_of, lower
 from baechi.torch.run.executor import compile as compiled
 from baechi.torch.run.interpreter import Interpreter
 from torch import Tensor, fx
@@ -53,7 +53,7 @@ def hopping(graph: fx.GraphModule, devices: int) -> Program:
     """Return a program whose every call is on another device than the one before."""
     nodes = [n for n in graph.graph.nodes if n.op in ("placeholder", "call_function")]
     device_of = {node: i % devices for i, node in enumerate(nodes)}
-    return lower(graph, device_of, devices=2)
+    return lower(calls_of(graph, device_of), devices=2)
 
 
 def own_copy(x: Tensor, y: Tensor) -> float:

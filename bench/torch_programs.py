@@ -110,7 +110,7 @@ def measure(name: str, devices: int, parts: int, budget: str) -> tuple[float, fl
         took = sim.virtual_time() * 1e3
         most = [sim.max_memory_allocated(i) for i in range(devices)]
         del results
-    walked = [peak.bytes for peak in walk(program)[0]]
+    walked = walk(program)[0]
     return plan.makespan_ns / 1e6, took, [a - b for a, b in zip(most, walked, strict=True)]
 
 

@@ -44,19 +44,9 @@ def plan(
 
     The model stays as it is. It may be on the meta device, and the devices need not be there.
     """
-    asked = Request(
-        uncompiled(model),
-        example_inputs,
-        cluster,
-        None,
-        loss,
-        targets,
-        micro_batches,
-        devices,
-        costs,
-        optimizer,
-        search=search_of(search, keywords),
-    )
+    step = loss, targets, micro_batches, devices, costs, optimizer
+    how = search_of(search, keywords)
+    asked = Request(uncompiled(model), example_inputs, cluster, None, *step, search=how)
     return planned(asked, to_run=devices is not None).plan
 
 
@@ -113,20 +103,8 @@ def place(
     how = search_of(search, keywords)
     if how.compile is None:
         how = replace(how, compile=uncompiled(model) is not model)
-    asked = Request(
-        uncompiled(model),
-        example_inputs,
-        cluster,
-        plan,
-        loss,
-        targets,
-        micro_batches,
-        devices,
-        costs,
-        optimizer,
-        weights,
-        how,
-    )
+    step = loss, targets, micro_batches, devices, costs, optimizer
+    asked = Request(uncompiled(model), example_inputs, cluster, plan, *step, weights, how)
     processes = processes_for(asked, ranks)
     if processes is not None:
         return place_over_ranks(asked, processes)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -294,35 +294,22 @@ def costs_for(
     real: dict[str, torch.device] = {}
     for device, where in zip(cluster.devices, devices, strict=True):
         real.setdefault(device.kind, where)
-    host = real.pop(STORE, None)
-    costs = measured(step.keys, real)
-    if host is not None:
-        _measure_updates(costs, asked, [step], real | {STORE: host})
-    return costs
+    return measured_costs(asked, [step], real)
 
 
-def costs_on(
-    device: torch.device, kind: str, steps: Collection[Step], asked: Request, *, updates: bool
+def measured_costs(
+    asked: Request, steps: Collection[Step], devices: Mapping[str, torch.device]
 ) -> Costs:
-    """Return what the calls of steps take on a device, measured there, for its kind.
-
-    With ``updates`` also what updates take there, and on the host.
-    """
-    costs = measured([call for step in steps for call in step.keys], {kind: device})
-    if updates:
-        _measure_updates(costs, asked, steps, {kind: device, STORE: torch.device("cpu")})
-    return costs
-
-
-def _measure_updates(
-    costs: Costs, asked: Request, steps: Iterable[Step], devices: Mapping[str, torch.device]
-) -> None:
-    pairs = (pair for s in steps for pair in zip(s.outputs, s.results(), strict=True))
-    dtypes = {node.meta["val"].dtype for one, node in pairs if one.kind == "gradient"}
-    clocks = {kind: Clock(device) for kind, device in devices.items()}
+    """Return what the calls of steps take on devices by their kinds; beside a host updates, too."""
+    real = {kind: device for kind, device in devices.items() if kind != STORE}
+    costs = measured([call for step in steps for call in step.keys], real)
     updates = updates_of(asked.optimizer)
-    if updates.made is not None:
+    if STORE in devices and updates.made is not None:
+        pairs = (pair for s in steps for pair in zip(s.outputs, s.results(), strict=True))
+        dtypes = {node.meta["val"].dtype for one, node in pairs if one.kind == "gradient"}
+        clocks = {kind: Clock(device) for kind, device in devices.items()}
         measure_updates(costs, updates.name, updates.made, dtypes, clocks)
+    return costs
 
 
 def graph_for(

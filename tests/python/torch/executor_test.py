@@ -11,7 +11,7 @@ import baechi.torch.sim as sim
 import pytest
 import torch
 from baechi.torch import native
-from baechi.torch.program import lower, parse
+from baechi.torch.program import calls_of, lower, parse
 from baechi.torch.run import executor
 from baechi.torch.run.interpreter import Interpreter
 from places import virtual_ns
@@ -62,7 +62,7 @@ def compiler_of(make: Any, programs: list[str]) -> Any:
 
     def compiled(graph: fx.GraphModule, _: Any) -> Any:
         nodes = [n for n in graph.graph.nodes if n.op in ("placeholder", "call_function")]
-        program = lower(graph, {node: i % 2 for i, node in enumerate(nodes)}, devices=2)
+        program = lower(calls_of(graph, {node: i % 2 for i, node in enumerate(nodes)}), devices=2)
         assert parse(str(program), program.table) == program
         programs.append(str(program))
         return boxed(make(program, [HOST, HOST]))
@@ -140,7 +140,9 @@ def test_what_does_not_fit_the_program_is_refused(make: Any) -> None:
 @pytest.mark.parametrize("make", [Interpreter, executor.compile])
 def test_an_input_that_is_elsewhere_is_refused(make: Any) -> None:
     graph = make_fx(lambda a, w: [a * w], tracing_mode="fake")(*[torch.ones(4)] * 2)
-    program = lower(graph, {n: 0 for n in graph.graph.nodes if n.op != "output"}, devices=1)
+    program = lower(
+        calls_of(graph, {n: 0 for n in graph.graph.nodes if n.op != "output"}), devices=1
+    )
     with sim.configured(devices=1):
         run = make(program, [torch.device("sim:0")])
         with pytest.raises(
@@ -156,7 +158,7 @@ def test_the_caller_may_change_an_input_at_once_although_it_is_still_on_its_way(
     slow = sim.Link("30ms", None)  # and one transfer at a time: the second begins 30 ms later
     with sim.configured(devices=2, link=slow, communication="sequential"):
         devices = [torch.device("sim", i) for i in range(2)]
-        run = make(lower(graph, place, devices=2), devices)
+        run = make(lower(calls_of(graph, place), devices=2), devices)
         a, w = (torch.ones(1000, device="sim:0") for _ in range(2))
         results = run([a, w])
         w.fill_(7)
@@ -250,7 +252,7 @@ def test_executor_and_interpreter_run_the_same_kernels() -> None:
         return [torch.ops.aten.silu_backward(g, x)]  # above autograd in several
 
     graph = make_fx(function, tracing_mode="fake")(*[torch.ones(100)] * 2)
-    program = lower(graph, dict.fromkeys(graph.graph.nodes, 0))
+    program = lower(calls_of(graph, dict.fromkeys(graph.graph.nodes, 0)))
     with sim.configured(devices=1, asynchronous=False, clock="virtual", operator_time="1us"):
         device = torch.device("sim", 0)
         inputs = [torch.ones(100).to(device) for _ in range(2)]
@@ -262,7 +264,9 @@ def test_executor_and_interpreter_run_the_same_kernels() -> None:
 def test_a_profile_has_the_names_of_the_calls() -> None:
     graph = make_fx(lambda x: [x.relu()], tracing_mode="fake")(torch.ones(3))
     call = next(n for n in graph.graph.nodes if n.op == "call_function")
-    program = lower(graph, dict.fromkeys(graph.graph.nodes, 0), names={call: "net.act:relu:0"})
+    program = lower(
+        calls_of(graph, dict.fromkeys(graph.graph.nodes, 0), names={call: "net.act:relu:0"})
+    )
     run = executor.compile(program, [HOST])
     with torch.profiler.profile() as profile:
         run([torch.ones(3)])

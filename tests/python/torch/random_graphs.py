@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from baechi.torch import sim
-from baechi.torch.program import Program, Run, lower
+from baechi.torch.program import Program, Run, calls_of, lower
 from baechi.torch.run import interpreter
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -31,13 +31,8 @@ class Case:
     devices: int
 
     def program(self) -> Program:
-        return lower(
-            self.graph,
-            self.device_of,
-            devices=self.devices,
-            order=self.order,
-            promised=self.promised,
-        )
+        calls = calls_of(self.graph, self.device_of, promised=self.promised)
+        return lower(calls, devices=self.devices, order=self.order)
 
     def expected(self) -> list[Any]:
         """Return what the graph gives on the host, inputs changed in place behind the outputs."""
@@ -161,7 +156,7 @@ def failing(compiled: Callable[..., Any], devices: list[torch.device]) -> str:
     graph = make_fx(lambda x, i: x[i] * 2, tracing_mode="fake")(torch.ones(3), torch.tensor([1]))
     call = next(n for n in graph.graph.nodes if n.op == "call_function")
     device_of = dict.fromkeys(graph.graph.nodes, 1)
-    program = lower(graph, device_of, devices=2, names={call: "net.table:index:0"})
+    program = lower(calls_of(graph, device_of, names={call: "net.table:index:0"}), devices=2)
     inputs = [torch.ones(3, device=devices[1]), torch.tensor([7], device=devices[1])]
     with pytest.raises(IndexError) as error:
         compiled(program, devices)(inputs)

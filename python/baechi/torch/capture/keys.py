@@ -202,7 +202,7 @@ def keys_of(
     place = {node: i for i, node in enumerate(graph.nodes)}
     first: dict[fx.Node, tuple[int, int, fx.Node]] = {}  # of what a sum adds up, by place and part
     for node in sums:
-        made = [_maker(read) for read in node.all_input_nodes]
+        made = [maker_of(read) for read in node.all_input_nodes]
         added = [first.get(maker, (place[maker], part, maker)) for maker, part in made]
         first[node], (_, part, maker) = sorted(added, key=lambda one: one[:2])
         path, name, number = keys.get(maker, f"{outside}:tangent:0").rsplit(":", 2)
@@ -214,13 +214,13 @@ def _path_of_reads(node: fx.Node, keys: Mapping[fx.Node, str]) -> str | None:
     """Return whose backward makes what autograd's own call reads; None: it is of a forward call."""
     if not is_backward(node) or "fwd_nn_module_stack" in node.meta:
         return None
-    makers = (maker for maker, _ in map(_maker, node.all_input_nodes))
+    makers = (maker for maker, _ in map(maker_of, node.all_input_nodes))
     made = (keys[maker] for maker in makers if maker in keys and is_backward(maker))
     return next((key.rsplit(":", 2)[0] for key in made), None)
 
 
-def _maker(node: fx.Node) -> tuple[fx.Node, int]:
-    """Return the call that made a gradient, here or on another device, and which result it is."""
+def maker_of(node: fx.Node) -> tuple[fx.Node, int]:
+    """Return what made the memory that a node shows or has a copy of, and which result it is."""
     part = 0
     while True:
         if node.op == "call_function" and node.target is operator.getitem:

@@ -125,8 +125,7 @@ class Costs:
         """
         if not self.knows_update(optimizer, weight.dtype, kind):
             return self.moving(moved, kind)
-        count = int(weight.numel()) * weight.element_size()
-        return self._between(_update_of(optimizer, weight.dtype), count, kind)
+        return self._between(_update_of(optimizer, weight.dtype), weight.nbytes, kind)
 
     def knows_update(self, optimizer: str, dtype: torch.dtype, kind: str) -> bool:
         """Tell whether updates of weights of a type were measured on a kind of device."""

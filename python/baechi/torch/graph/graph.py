@@ -27,12 +27,11 @@ from baechi.torch.capture.keys import (
     WRITE,
     adds_gradients,
     is_backward,
-    is_move,
     is_random,
     is_tangent,
     is_view,
+    maker_of,
     name_of,
-    shown_by,
 )
 from baechi.torch.capture.step import LOSS, Input, Step
 from baechi.torch.costs.costs import Costs, signature_of
@@ -383,16 +382,8 @@ def _group_of(weight: str) -> str:
 
 def source_of(node: fx.Node) -> tuple[fx.Node, int]:
     """Return the node that made the memory which a node shows, and which of its tensors it is."""
-    while True:
-        if is_move(node):
-            node = node.all_input_nodes[0]
-            continue
-        shown = shown_by(node)
-        if shown is None:
-            return node, 0
-        if shown_by(shown) is None and isinstance(shown.meta.get("val"), (list, tuple)):
-            return shown, int(node.args[1])
-        node = shown
+    maker, part = maker_of(node)
+    return maker, part if isinstance(maker.meta.get("val"), (list, tuple)) else 0
 
 
 def _reached_by(step: Step) -> dict[fx.Node, list[fx.Node]]:

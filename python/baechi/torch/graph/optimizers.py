@@ -60,16 +60,15 @@ class Updates:
 
     def temporary(self, weight: torch.Tensor) -> int:
         """Return the bytes that an update holds while it runs: the step that it takes."""
-        return int(weight.numel()) * weight.element_size() if self.state(weight) else 0
+        return weight.nbytes if self.state(weight) else 0
 
     def beside(self, weight: torch.Tensor) -> int:
         """Return the bytes of a weight that is updated elsewhere: gradient, state, what is made."""
-        return 4 * int(weight.numel()) * weight.element_size() + self.state(weight)
+        return 4 * weight.nbytes + self.state(weight)
 
     def moved(self, weight: torch.Tensor) -> int:
         """Return the bytes that an update reads and writes: weight, gradient and state."""
-        own = int(weight.numel()) * weight.element_size()
-        return 2 * (2 * own + self.state(weight)) if self.name != "none" else 0
+        return 2 * (2 * weight.nbytes + self.state(weight)) if self.name != "none" else 0
 
 
 def updates_of(optimizer: Any) -> Updates:

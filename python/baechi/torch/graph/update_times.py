@@ -51,7 +51,7 @@ def _copying_time(updates: Updates, weight: torch.Tensor, cluster: Cluster) -> i
 
     They take the slowest link: weight, gradient and state come, and all but the gradient go.
     """
-    own, kept = int(weight.numel()) * weight.element_size(), updates.kept(weight)
+    own, kept = weight.nbytes, updates.kept(weight)
     (host,) = (device.name for device in cluster.devices if device.kind == STORE)
     longest = 0
     for name in (device.name for device in cluster.devices if device.kind != STORE):

@@ -21,7 +21,6 @@ import torch
 
 from baechi._core import InputError
 from baechi.torch.capture.keys import is_random
-from baechi.torch.program import reductions
 from baechi.torch.program.instructions import (
     HOST,
     Free,
@@ -34,6 +33,7 @@ from baechi.torch.program.instructions import (
     reads_of,
     slots_in,
 )
+from baechi.torch.program.parts import begin_bucket, end_bucket
 from baechi.torch.program.programs import Program
 
 EVERYWHERE = -2  # of a value that every rank has: what it is called with, and numbers
@@ -141,7 +141,7 @@ class _Cut:
         self.wanted, self.where = where, dict(where)
         names = "send", "expect", "take", "gone"
         self.calls = {name: getattr(transport, name) for name in names}  # a text knows them by id
-        self.functions = {reductions.begin: self.calls["send"], reductions.end: self.calls["take"]}
+        self.functions = {begin_bucket: self.calls["send"], end_bucket: self.calls["take"]}
         self.bucket: dict[int, int] = {}  # its place among the messages
         for slot, _ in program.constants:
             shared = slot.device in (HOST, None, ranks.store)
@@ -223,7 +223,7 @@ class _Cut:
             parts = (call.args, call.kwargs, call.out)
             args, kwargs, out = (mapped(part, self.local) for part in parts)
             target = self.functions.get(call.target, call.target)
-            if call.target is reductions.begin:
+            if call.target is begin_bucket:
                 self.bucket[args[0]] = self.begun(call.name, call.args[1:], self.own, self.own)
             if target is not call.target:
                 args = self.bucket[args[0]], *args[1:]

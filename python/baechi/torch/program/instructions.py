@@ -135,6 +135,15 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
+def filled(out: Any, result: Any) -> Iterator[tuple[Slot, Any]]:
+    """Yield the slots that a call's result fills, each with its part."""
+    if isinstance(out, Slot):
+        yield out, result
+    elif isinstance(out, tuple):
+        for slot, part in zip(out, result, strict=True):
+            yield from filled(slot, part)
+
+
 def reads_of(instruction: Instruction) -> Sequence[Slot]:
     """Return what an instruction reads, each slot once."""
     if isinstance(instruction, Run):

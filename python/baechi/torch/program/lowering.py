@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import fx
-
-from baechi.torch.program.calls import Call, Calls, calls_of
+from baechi.torch.program.calls import Call, Calls
 from baechi.torch.program.instructions import (
     HOST,
     Instruction,
@@ -33,7 +31,6 @@ from baechi.torch.program.programs import Program, with_frees
 from baechi.torch.program.travels import (
     Fetch,
     Fetching,
-    Ordered,
     Travel,
     Travels,
     Where,
@@ -42,27 +39,20 @@ from baechi.torch.program.travels import (
 
 
 def lower(
-    graph: fx.GraphModule | fx.Graph | Calls,
-    device_of: Mapping[fx.Node, int] | None = None,
+    calls: Calls,
     *,
     devices: int | None = None,
     order: Sequence[Hashable] | None = None,
-    promised: Sequence[int | None] | None = None,
-    names: Mapping[fx.Node, str] | None = None,
     given: Collection[str] = (),
     fetching: Fetching | None = None,
 ) -> Program:
-    """Return the program of a graph, or of calls that were read from one.
+    """Return the program of the calls of a graph.
 
     ``order`` are nodes in the order in which the host asks for them, by default the graph's. What
     it leaves out comes when it is needed, or at the end; what needs something later waits for it.
     Inputs that are ``given`` come to every device that reads them: to another than their own as
     `name@device`. What ``fetching`` names comes from a store; what that computes comes last.
     """
-    if isinstance(graph, Calls):
-        calls = graph
-    else:
-        calls = calls_of(graph, device_of or {}, promised=promised, names=names)
     return _Lowering(calls, order, given, fetching or Fetching()).program(devices)
 
 
@@ -79,10 +69,8 @@ class _Lowering:
             behind = [replace(c, behind=late.get(c.node, c.behind)) for c in calls.calls]
             calls = replace(calls, calls=behind)
         self.calls, self.fetching = calls, fetching
-        ordered = Ordered(calls, order)
-        self.travels = Travels(ordered, given, fetching)
-        self.maker, self.root, self.constants = ordered.maker, ordered.root, ordered.constants
-        self.sequence = ordered.sequence
+        self.travels = travels = Travels(calls, order, given, fetching)
+        self.maker, self.root, self.constants = travels.maker, travels.root, travels.constants
         self.code: list[Instruction] = []
         self.local_slots: dict[Where, Slot] = {}
         self.copies: Counter[tuple[str, int]] = Counter()  # that were fetched
@@ -107,7 +95,7 @@ class _Lowering:
         travels = self.travels.by_place()
         self.local_slots.update(self.travels.copies)
         self.send_behind(None, travels[-1])
-        for i, call in enumerate(self.sequence):
+        for i, call in enumerate(self.travels.sequence):
             self.run(call)
             self.send_behind(call.node, travels[i])
         self.end(self.open_puts)

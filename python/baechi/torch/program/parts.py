@@ -4,6 +4,11 @@
 Weights are shared, and what only shows them. Gradients are added up as they are made, in the order
 of the parts, where they are made, and go to their weight's device once; into a gradient that is
 there already, on its device, each is added at once.
+
+Replicas of a step add up gradients a bucket at a time, beyond the paper. A bucket is handed over as
+soon as the last of its gradients is there, and other calls go on. Its sums come back behind all of
+them. Every replica runs the same list, so the earliest entry that some rank has not finished waits
+only for entries before it: sends and reductions never wait in a circle.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from baechi.torch.program.calls import Call, Calls, Order
 from baechi.torch.program.instructions import HOST, Run, Slot, mapped, slots_in
 
 GRADIENT = "gradient"  # begins the names of gradients that are there
+REDUCE = "reduce"  # ends the name of a bucket's call, by which an order may place it
 
 
 class Input(NamedTuple):
@@ -258,3 +264,46 @@ _COPY = torch.ops.aten.copy_.default
 def _of_part(slot: Slot, part: int, shared: Mapping[str, Slot]) -> Slot:
     of = slot.of if slot.of is None or slot.of in shared else f"{slot.of}.{part}"
     return replace(slot, name=f"{slot.name}.{part}", of=of)
+
+
+def begin_bucket(bucket: int, *gradients: torch.Tensor) -> None:
+    """Hand over the gradients of a bucket; a rank's part has a call of its transport instead."""
+    raise RuntimeError(f"bucket {bucket} of {len(gradients)} gradients is reduced by ranks alone")
+
+
+def end_bucket(bucket: int) -> tuple[torch.Tensor, ...]:
+    """Return the sums over all replicas of a bucket's gradients, likewise."""
+    raise RuntimeError(f"bucket {bucket} is reduced by ranks alone")
+
+
+def with_reductions(parts: Parts, count: int, buckets: Mapping[str, Collection[int]]) -> None:
+    """Have the gradients that a step of ``count`` parts gives be sums over replicas.
+
+    ``buckets`` are their places among the outputs of one part, by the buckets' names. What several
+    devices make is in a bucket for each.
+    """
+    calls = parts.calls
+    found: dict[tuple[str, int | None], dict[int, Slot]] = {}
+    for name, places in buckets.items():
+        for i in (parts.outputs.index(Output(place)) for place in places):
+            if isinstance(slot := calls.outputs[i], Slot):
+                found.setdefault((name, slot.device), {})[i] = slot
+    calls.table += [begin_bucket, end_bucket]
+    ends = []
+    for number, ((name, device), there) in enumerate(found.items()):
+        assert device is not None  # a gradient is a tensor
+        sums = {
+            i: replace(slot, name=f"{name}.{i}", bytes=slot.dense, of=None)
+            for i, slot in there.items()
+        }
+        for i, slot in sums.items():
+            calls.outputs[i] = slot
+        node, title = ((REDUCE, number), count - 1), f"{name}:{REDUCE}"
+        parts.last[node[0]] = title
+        calls.calls.append(
+            Call(node, Run(begin_bucket, (number, *there.values()), {}, None, device, title))
+        )
+        out: Any = tuple(sums.values())
+        run = Run(end_bucket, (number,), {}, out, device, f"{name}:sums")
+        ends.append(Call((("sums", number), count - 1), run, after=(node,)))
+    calls.calls += ends

@@ -10,7 +10,6 @@ where every storage is as large as it was traced.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from baechi.torch.program.instructions import Run, Send, Slot, Wait
 from baechi.torch.program.programs import Program
@@ -23,21 +22,14 @@ def whole(size: int) -> int:
     return -(-size // GRANULE) * GRANULE
 
 
-class Peak(NamedTuple):
-    """So many bytes, while this is done: a call's name, or what is sent."""
-
-    bytes: int
-    at: str
-
-
 def walk(
     program: Program,
     *,
     own: Mapping[str, int] | None = None,
     held: Collection[str] = (),
     resident: Collection[str] = (),
-) -> tuple[list[Peak], list[int]]:
-    """Return the peak of each device, and what is left on each behind the last instruction.
+) -> tuple[list[int], list[int]]:
+    """Return the most bytes on each device, and what is left behind the last instruction.
 
     ``own`` has what calls hold for themselves while they run, by name. ``held`` are the inputs that
     the caller keeps: freeing them gives nothing back. Those that are ``resident`` do not count.
@@ -45,26 +37,25 @@ def walk(
     ledger = _Ledger(program.devices)
     for slot in program.inputs:
         if slot.storage not in resident:
-            ledger.add([slot], "the inputs")
-    ledger.add((slot for slot, _ in program.constants), "the constants")
+            ledger.add([slot])
+    ledger.add(slot for slot, _ in program.constants)
     for slot in program.inputs:
         if slot.name in held:
             ledger.readers[slot.storage] = ledger.readers.get(slot.storage, 0) + 1
     for one in program.code:
         if isinstance(one, Run):
-            ledger.add(one.outs, one.name, one.device, (own or {}).get(one.name, 0))
+            ledger.add(one.outs, one.device, (own or {}).get(one.name, 0))
         elif isinstance(one, Send):
-            ledger.add([one.out], f"send {one.source}")
+            ledger.add([one.out])
         elif not isinstance(one, Wait):
             ledger.remove(one.slots)
-    found = [Peak(size, at) for size, at in zip(ledger.peaks, ledger.places, strict=True)]
-    return found, ledger.now
+    return ledger.peaks, ledger.now
 
 
 def exceeds(one: Program, other: Program, spare: Sequence[int]) -> bool:
     """Tell whether a program's peak on a device is above another's by more than is spare there."""
     peaks = zip(walk(one)[0], walk(other)[0], spare, strict=True)
-    return any(a.bytes > b.bytes + more for a, b, more in peaks)
+    return any(a > b + more for a, b, more in peaks)
 
 
 class _Ledger:
@@ -73,11 +64,10 @@ class _Ledger:
     def __init__(self, devices: int) -> None:
         self.now = [0] * devices
         self.peaks = [0] * devices
-        self.places = [""] * devices
         self.readers: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
 
-    def add(self, slots: Iterable[Slot], at: str, device: int = -1, own: int = 0) -> None:
+    def add(self, slots: Iterable[Slot], device: int = -1, own: int = 0) -> None:
         touched = {device} if own else set[int]()
         for slot in slots:
             if slot.device is None or slot.device < 0:
@@ -89,8 +79,8 @@ class _Ledger:
                 touched.add(slot.device)
         for place in touched:
             most = self.now[place] + (own if place == device else 0)
-            if place >= 0 and most > self.peaks[place]:
-                self.peaks[place], self.places[place] = most, at
+            if place >= 0:
+                self.peaks[place] = max(self.peaks[place], most)
 
     def remove(self, slots: Iterable[Slot]) -> None:
         for slot in slots:

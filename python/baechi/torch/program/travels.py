@@ -159,18 +159,23 @@ class _Reading:
 Where = tuple[str, int | None, "Fetch | None"]  # a slot's name, a device, and how it comes there
 
 
-class Travels:
-    """What the calls of a program read on other devices than where it was made.
+class Travels(Ordered):
+    """What calls in an order read on other devices than where it was made.
 
     Inputs that are ``given`` come to every device that reads them.
     """
 
-    def __init__(self, ordered: Ordered, given: Collection[str], fetching: Fetching) -> None:
-        self.calls, self.fetching = ordered.calls, fetching
-        self.maker, self.root, self.roots = ordered.maker, ordered.root, ordered.roots
-        self.sequence, self.constants = ordered.sequence, ordered.constants
-        self.constant_names = {slot.name for slot in ordered.constants}
-        self.given = {s.name: list[Slot]() for s in ordered.calls.inputs if s.name in given}
+    def __init__(
+        self,
+        calls: Calls,
+        order: Sequence[Hashable] | None,
+        given: Collection[str],
+        fetching: Fetching,
+    ) -> None:
+        super().__init__(calls, order)
+        self.fetching = fetching
+        self.constant_names = {slot.name for slot in self.constants}
+        self.given = {s.name: list[Slot]() for s in calls.inputs if s.name in given}
         self.copies: dict[Where, Slot] = {}  # of what is given
 
     def by_place(self) -> dict[int, list[Travel]]:

@@ -19,8 +19,8 @@ from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.placed import Placed
 from baechi.torch.planned_step import PlannedStep
 from baechi.torch.private import call_compiled
+from baechi.torch.program.parts import REDUCE
 from baechi.torch.program.peaks import whole
-from baechi.torch.program.reductions import REDUCE
 from baechi.torch.ranks.calls import RankCalls
 from baechi.torch.ranks.errors import RankError, sum_of
 from baechi.torch.ranks.processes import Processes
@@ -102,7 +102,7 @@ class RankPlaced(Placed):
         weights, kept = self._weights, updates_of(self.asked.optimizer).kept
         held = Counter[int]()
         for i, tensor in weights.tensors.items():
-            sizes = [tensor.numel() * tensor.element_size()]
+            sizes = [tensor.nbytes]
             sizes += kept(tensor) if tensor.requires_grad else ()
             held[self._placement.homes.get(weights.names[i], 0)] += sum(map(whole, sizes))
         found = [held[i] + weights.stand_ins(i) + max(own for own, *_ in most[i]) for i in parts]

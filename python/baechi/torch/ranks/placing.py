@@ -10,8 +10,9 @@ import torch
 
 from baechi import __version__
 from baechi._core import Graph, InputError, Plan
+from baechi.presets import STORE
 from baechi.torch.devices import device_of_process, store_of
-from baechi.torch.planned_step import PlannedStep, cluster_for, costs_on, planned, steps_of
+from baechi.torch.planned_step import PlannedStep, cluster_for, measured_costs, planned, steps_of
 from baechi.torch.ranks.errors import digest, facts_of, sum_of
 from baechi.torch.ranks.placed import RankPlaced
 from baechi.torch.ranks.processes import Processes, own_rank, world_size
@@ -119,8 +120,8 @@ def _measured(asked: Request, processes: Processes) -> Any:
         if kinds.index(kind) == processes.rank:
             with processes.tracing():
                 steps = steps_of(asked, processes.traced)
-            has_host = store_of(cluster_for(asked)) is not None
-            mine = costs_on(processes.device, kind, steps, asked, updates=has_host)
+            host = {} if store_of(cluster_for(asked)) is None else {STORE: torch.device("cpu")}
+            mine = measured_costs(asked, steps, {kind: processes.device, **host})
     found, *others = filter(None, processes.gathered(mine))
     for other in others:
         found.add(other)

@@ -134,7 +134,7 @@ class RankProgram:
         here = self.processes.is_traced[device]  # else it has copies of the batch
         names = [slot.name for slot in self.whole.inputs if not slot.name.startswith(TANGENT)]
         given = [name for name in names if here or self.where[name] != EVERYWHERE]
-        return [peak.bytes for peak in walk(self.of(device), resident=given)[0]]
+        return walk(self.of(device), resident=given)[0]
 
     def __call__(self, values: list[Any]) -> list[Any]:
         """Run it; what other ranks have is None."""

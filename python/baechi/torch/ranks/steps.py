@@ -16,8 +16,8 @@ from baechi._core import InputError
 from baechi.torch.capture.loss import call_arguments
 from baechi.torch.graph.graph import source_of
 from baechi.torch.program import Parts, Program
+from baechi.torch.program.parts import with_reductions
 from baechi.torch.program.peaks import whole
-from baechi.torch.program.reductions import with_reductions
 from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import is_finite, stand_for_gradients
 from baechi.torch.ranks.processes import Agreement

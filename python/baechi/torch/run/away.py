@@ -237,6 +237,4 @@ class _Clock:
         return rows[at - 1][2] if at else None
 
     def begun(self, device: str, moment: int) -> str | None:
-        rows = self.rows.get(device, [])
-        at = bisect.bisect_left(rows, moment, key=lambda row: row[0])
-        return rows[at - 1][2] if at else None
+        return next((k for s, _, k in reversed(self.rows.get(device, [])) if s < moment), None)

@@ -14,10 +14,9 @@ import torch
 
 from baechi.torch import native
 from baechi.torch.program import HERE, Free, Program, Run, Send, Slot
-from baechi.torch.program.instructions import HOST, mapped, slots_in
+from baechi.torch.program.instructions import HOST, filled, mapped, slots_in
 from baechi.torch.run.interpreter import Interpreter, check, check_count, constants_of, located
-from baechi.torch.run.regions import prepare
-from baechi.torch.run.replays import Replay, exclusive
+from baechi.torch.run.regions import Replay, exclusive, prepare
 from baechi.torch.where.pinned import ready
 
 
@@ -158,35 +157,30 @@ class Executor:
                 return known[part] if isinstance(part, Slot) else part
 
             result = call.target(*mapped(args, told), **mapped(kwargs, told))
-            return list(_flat(call.out, result))
+            return [value for _, value in filled(call.out, result)]
 
         return function
 
 
 def _put(program: Program, devices: Mapping[int, torch.device]) -> Iterator[int]:
     """Yield the bytes of each tensor on the host for what devices send there; some have several."""
-    shown: dict[str, int] = {}  # how many slots show what was sent, by its storage
-    size_of: dict[str, int] = {}
-    free: Counter[int] = Counter()
+    size_of: dict[str, int] = {}  # of each storage that was sent, and how many slots show it
+    shown, free = Counter[str](), Counter[int]()
     for one in program.code:
-        slots = one.outs if isinstance(one, Run) else ()
+        made = one.outs if isinstance(one, Run) else ()
         if isinstance(one, Send):
+            made = (one.out,)
             ends = [devices[slot.device or 0].type == "cpu" for slot in (one.source, one.out)]
-            if ends == [False, True] and one.out.bytes:
-                size = size_of[one.out.storage] = one.out.bytes
-                shown[one.out.storage] = 1
-                free[size] -= 1
-                if free[size] < 0:
-                    free[size] = 0
+            if ends == [False, True] and (size := one.out.bytes):
+                size_of[one.out.storage] = size
+                if not free[size]:
                     yield size
-        for slot in slots:
-            if slot.storage in shown:
-                shown[slot.storage] += 1
+                free[size] = max(free[size] - 1, 0)
+        shown.update(slot.storage for slot in made if slot.storage in size_of)
         for slot in one.slots if isinstance(one, Free) else ():
-            if slot.storage in shown:
-                shown[slot.storage] -= 1
-                if shown[slot.storage] == 0:
-                    free[size_of[slot.storage]] += 1
+            shown[slot.storage] -= 1
+            if shown[slot.storage] == 0 and slot.storage in size_of:
+                free[size_of[slot.storage]] += 1
 
 
 def _slots_of(program: Program) -> Iterator[Slot]:
@@ -197,11 +191,3 @@ def _slots_of(program: Program) -> Iterator[Slot]:
             yield from one.outs
         elif isinstance(one, Send):
             yield one.out
-
-
-def _flat(out: Any, result: Any) -> Iterator[Any]:
-    if isinstance(out, Slot):
-        yield result
-    elif isinstance(out, tuple):
-        for slot, part in zip(out, result, strict=True):
-            yield from _flat(slot, part)

@@ -37,7 +37,7 @@ class Walk:
         """Return the most bytes on each device beside weights and buffers."""
         kept = [slot.name for slot in self.program.inputs if slot.name.startswith(GRADIENT)]
         found, _ = walk(self.program, held=kept, resident=self.resident)
-        return [peak.bytes + size for peak, size in zip(found, self.batch, strict=True)]
+        return [peak + size for peak, size in zip(found, self.batch, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
     for graph in graphs:
         found, left = walk(graph.forward, resident=graph.resident)
         batch = graph.batch
-        most = [max(most[i], batch[i] + kept[-1][i] + found[i].bytes) for i in devices]
+        most = [max(most[i], batch[i] + kept[-1][i] + found[i]) for i in devices]
         kept.append([kept[-1][i] + left[i] for i in devices])
     batches = [max(graph.batch[i] for graph in graphs) for i in devices]
     loss = [2 * GRANULE if size else 0 for size in of_loss]
@@ -94,7 +94,7 @@ def peaks_of_call(graphs: Sequence[CallWalk], of_loss: Sequence[int]) -> list[in
         found, left = walk(graph.backward, held=held, resident=graph.resident)
         for i in devices:
             there = batches[i] + before[i] + gradients[i] + graph.later[i]
-            most[i] = max(most[i], there + found[i].bytes)
+            most[i] = max(most[i], there + found[i])
             gradients[i] += left[i] + graph.later[i]
     return most
 
@@ -150,8 +150,7 @@ def resident(
         found[place] += sum(whole(part.untyped_storage().nbytes()) for part in plain_parts(tensor))
         if tensor.requires_grad:
             found[place] += sum(map(whole, updates.kept(tensor)))
-            gradient = whole(tensor.numel() * tensor.element_size())
-            taken[place] += gradient + whole(updates.temporary(tensor))
+            taken[place] += whole(tensor.nbytes) + whole(updates.temporary(tensor))
     return found, taken
 
 

@@ -8,7 +8,7 @@ second derivative is that of the graph run eagerly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,18 @@ from baechi.torch.program import Program
 from baechi.torch.program.instructions import HOST, Slot
 from baechi.torch.run import executor
 from baechi.torch.run.joint import Joint, plain
-from baechi.torch.run.kept import Kept
 from baechi.torch.run.marks import program_of, promised_by, put_away
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.replays import gathered
+from baechi.torch.run.regions import gathered
 from baechi.torch.run.undefined import reached, read_later, without
 from baechi.torch.where.drawn import repeats_programs
 from baechi.torch.where.mode import Aside
+
+_FREED = object()
+_AGAIN = (
+    "Trying to backward through the graph a second time: its values were freed by the first; give "
+    "backward(retain_graph=True) there"
+)
 
 
 def partition(joint: fx.GraphModule, returned: int) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -48,28 +53,113 @@ def partition(joint: fx.GraphModule, returned: int) -> tuple[fx.GraphModule, fx.
     read = [n for node in graph.nodes if node in behind for n in node.all_input_nodes]
     read += [n for n in outputs[returned:] if isinstance(n, fx.Node)]
     saved = dict.fromkeys(n for n in read if n not in behind and n.op != "get_attr")
-    forward, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in graph.nodes:
-        if node not in behind and node.op != "output":
-            copies[node] = forward.node_copy(node, copies.__getitem__)
-    forward.output([_made(n, copies) for n in (*outputs[:returned], *saved)])
-    backward, made = fx.Graph(), dict[fx.Node, fx.Node]()
-    for node in saved:
-        made[node] = backward.placeholder(node.name)
+    forward = [n for n in graph.nodes if n not in behind and n.op != "output"]
+    kinds = ("get_attr", "placeholder", "call_function")
+    backward = [n for n in graph.nodes if n in behind or n.op == "get_attr"]
+    backward.sort(key=lambda node: kinds.index(node.op))
+    return (
+        _copied(joint, (), forward, [*outputs[:returned], *saved]),
+        _copied(joint, saved, backward, outputs[returned:]),
+    )
+
+
+def _copied(
+    joint: fx.GraphModule,
+    given: Iterable[fx.Node],
+    nodes: Iterable[fx.Node],
+    outputs: Iterable[Any],
+) -> fx.GraphModule:
+    """Return a graph of some nodes, to which others are given."""
+    graph, made = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in given:
+        made[node] = graph.placeholder(node.name)
         made[node].meta = dict(node.meta)
-    beginning = [n for n in graph.nodes if n.op == "get_attr"]
-    beginning += [n for n in graph.nodes if n.op == "placeholder" and n in behind]
-    for node in (*beginning, *(n for n in graph.nodes if n in behind)):
-        if node not in made:
-            made[node] = backward.node_copy(node, made.__getitem__)
-    backward.output([_made(n, made) for n in outputs[returned:]])
-    for half in (forward, backward):
-        half.eliminate_dead_code()
-    return fx.GraphModule(joint, forward), fx.GraphModule(joint, backward)
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+    graph.output([made[out] if isinstance(out, fx.Node) else out for out in outputs])
+    graph.eliminate_dead_code()
+    return fx.GraphModule(joint, graph)
 
 
-def _made(value: Any, copies: dict[fx.Node, fx.Node]) -> Any:
-    return copies[value] if isinstance(value, fx.Node) else value
+class Kept:
+    """What one run of a forward keeps for its backward, for as long as autograd would.
+
+    Autograd frees what a call has saved when the backward has run it. A graph is one node: where
+    its backward runs by some of its outputs alone, what only others need stays for a later run.
+    Values and arguments that others have, too, are watched.
+    """
+
+    def __init__(
+        self,
+        saved: Sequence[Any],
+        args: Sequence[Any],
+        outputs: Sequence[Any],
+        shown: Mapping[int, int],
+        number: int = 0,
+    ) -> None:
+        """Keep what a forward has saved.
+
+        Args:
+            saved: For the backward, in its order.
+            args: What the forward was called with; None for what it has changed.
+            outputs: What it returned. They are held without the node, which holds this.
+            shown: Which of what it saved show arguments or outputs, or are copies of them: their
+                places among both. Views made below autograd have versions of their own.
+            number: Which call it was.
+
+        """
+        self.number = number
+        ours = {id(value): value.detach() for value in outputs if isinstance(value, torch.Tensor)}
+        others = [*args, *(ours.get(id(value)) for value in outputs)]
+        self._saved = [ours.get(id(value), value) for value in saved]
+        self._watched = {
+            i: (others[place], others[place]._version)
+            for i, place in shown.items()
+            if isinstance(others[place], torch.Tensor)
+        }
+        self._args: list[Any] | None = list(args)
+        self._before = [a._version if isinstance(a, torch.Tensor) else 0 for a in args]
+
+    def take(self, read: Sequence[int], later: Collection[int], *, again: bool) -> list[Any]:
+        """Return saved values by their positions.
+
+        Args:
+            read: The positions.
+            later: Of what a later run may read although this one is not to be run again.
+            again: The same may run again: nothing is freed.
+
+        """
+        values = [self._saved[i] for i in read]
+        if any(value is _FREED for value in values):
+            raise RuntimeError(_AGAIN)
+        for i in read:
+            if i in self._watched:
+                _check_unchanged(*self._watched[i])
+        if not again:
+            self._saved = [v if i in later else _FREED for i, v in enumerate(self._saved)]
+            if not later:
+                self._args = None
+            self._watched = {i: one for i, one in self._watched.items() if i in later}
+        return values
+
+    @property
+    def args(self) -> list[Any]:
+        """What the forward was called with."""
+        if self._args is None:
+            raise RuntimeError(_AGAIN)
+        for value, version in zip(self._args, self._before, strict=True):
+            if isinstance(value, torch.Tensor):
+                _check_unchanged(value, version)
+        return self._args
+
+
+def _check_unchanged(tensor: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: a tensor of shape {list(tensor.shape)} on {tensor.device} is at version "
+            f"{tensor._version}; expected version {version} instead"
+        )
 
 
 @dataclass(frozen=True)

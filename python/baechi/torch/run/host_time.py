@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from baechi._core import Cluster
 from baechi.pipeline import with_fields
-from baechi.torch.program import Program, Send, lower
+from baechi.torch.program import Program, Send, calls_of, lower
 from baechi.torch.run import executor
 
 _CALLS, _REPEATS = 300, 10
@@ -33,10 +33,11 @@ def host_time(
         return None
     graph = make_fx(_chain, tracing_mode="fake")(torch.ones(4))
     nodes = [node for node in graph.graph.nodes if node.op in ("placeholder", "call_function")]
-    calls = _seconds(lower(graph, dict.fromkeys(nodes, 0), devices=1), devices[:1], clock)
+    alone = lower(calls_of(graph, dict.fromkeys(nodes, 0)), devices=1)
+    calls = _seconds(alone, devices[:1], clock)
     if len(devices) == 1:
         return calls / _CALLS, calls / _CALLS  # to its host's memory: asked for like a call
-    hopping = lower(graph, {node: i % 2 for i, node in enumerate(nodes)}, devices=2)
+    hopping = lower(calls_of(graph, {node: i % 2 for i, node in enumerate(nodes)}), devices=2)
     sends = sum(isinstance(one, Send) for one in hopping.code)
     return calls / _CALLS, max(_seconds(hopping, devices[:2], clock) - calls, 0.0) / sends
 

@@ -16,7 +16,7 @@ import torch
 
 from baechi.torch.private import BelowAutograd
 from baechi.torch.program import HERE, Program, Run, Send, Slot, Wait
-from baechi.torch.program.instructions import HOST, Instruction, mapped
+from baechi.torch.program.instructions import HOST, Instruction, filled, mapped
 from baechi.torch.run.regions import prepare
 from baechi.torch.where.moving import sent
 
@@ -103,14 +103,8 @@ class _Running:
 
         if device.type != "cpu":
             torch.accelerator.set_device_index(device)
-        self.keep(call.out, call.target(*mapped(call.args, told), **mapped(call.kwargs, told)))
-
-    def keep(self, out: Any, result: Any) -> None:
-        if isinstance(out, Slot):
-            self.values[out.name] = result
-        elif isinstance(out, tuple):
-            for slot, part in zip(out, result, strict=True):
-                self.keep(slot, part)
+        result = call.target(*mapped(call.args, told), **mapped(call.kwargs, told))
+        self.values.update((slot.name, part) for slot, part in filled(call.out, result))
 
     def send(self, send: Send) -> None:
         source, target = self.where(send.source), self.where(send.out)

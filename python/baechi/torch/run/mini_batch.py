@@ -18,21 +18,21 @@ PLAIN = (type(None), bool, int, float, complex, str, torch.dtype, torch.device, 
 SEQUENCES = (tuple, list)
 
 
-def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micro-batches") -> int:
+def samples_in(batch: Any, what: str, targets: Any = None) -> int:
     """Return how many samples a mini-batch has: the first size of every tensor in it.
 
     Args:
         batch: Nested tensors; those without dimensions go to every micro-batch as they are.
         what: The argument, for errors.
         targets: More of it, which errors call `targets`.
-        parts: What it is cut into, for errors.
 
     """
     first: tuple[str, int] | None = None
     for name, tensor in (*_named(batch, what), *_named(targets, "targets")):
         if tensor.requires_grad:
             raise InputError(
-                f"{name} requires a gradient, which a step of {parts} does not compute: detach() it"
+                f"{name} requires a gradient, which a step of micro-batches does not compute: "
+                "detach() it"
             )
         if tensor.dim() == 0:
             continue
@@ -41,12 +41,12 @@ def samples_in(batch: Any, what: str, targets: Any = None, *, parts: str = "micr
         elif tensor.shape[0] != first[1]:
             raise InputError(
                 f"{name} is a tensor of shape {tuple(tensor.shape)} and {first[0]} has a first "
-                f"size of {first[1]}: {parts} are cut from every tensor along its first "
+                f"size of {first[1]}: micro-batches are cut from every tensor along its first "
                 "dimension, which must be that of the samples; what all samples share belongs into "
                 "the model, e.g. as a buffer"
             )
     if first is None:
-        raise InputError(f"{what}: no tensor in it has a first dimension to cut into {parts}")
+        raise InputError(f"{what}: no tensor in it has a first dimension to cut into micro-batches")
     for name, item in (*_parts(batch, what), *_parts(targets, "targets")):
         _check_can_be_cut(item, first[1], name)
     return first[1]

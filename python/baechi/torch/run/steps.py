@@ -35,7 +35,7 @@ from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
-from baechi.torch.run.replays import gathered
+from baechi.torch.run.regions import gathered
 from baechi.torch.where.hooks import batch_on
 
 
@@ -175,7 +175,7 @@ class Steps:
 
         def collect(*args: Any) -> list[Any]:
             self._collected.append((found, tuple(plain(args))))
-            return result(args)
+            return result(*args)
 
         self._graphs.append(collect)
         return weakly(collect)
@@ -364,30 +364,21 @@ def scale_of(scaler: Any, device: torch.device) -> float:
     return 1.0 if scaler is None else float(scaler.scale(torch.ones((), device=device)))
 
 
-def stand_ins(graph: fx.GraphModule) -> Callable[[Sequence[Any]], list[Any]]:
+def stand_ins(graph: fx.GraphModule) -> Callable[..., list[Any]]:
     """Return what a collected graph gives Python: its numbers, and nothing for its loss."""
-    placeholders = graph.graph.find_nodes(op="placeholder")
-    outputs: Any = graph.graph.output_node().args[0]
+    numbers = fx.Graph()
+    outputs: Any = numbers.graph_copy(graph.graph, {})
     is_tensor = [
         isinstance(node, fx.Node) and isinstance(node.meta.get("example_value"), torch.Tensor)
         for node in outputs
     ]
+    numbers.output([None if t else n for n, t in zip(outputs, is_tensor, strict=True)])
+    numbers.eliminate_dead_code()
+    known = fx.GraphModule(graph, numbers)
 
-    def value(node: Any, known: dict[fx.Node, Any]) -> Any:
-        if not isinstance(node, fx.Node):
-            return node
-        if node not in known:
-            given = [value(arg, known) for arg in node.args]
-            method = node.op == "call_method"
-            known[node] = (
-                getattr(given[0], node.target)(*given[1:]) if method else node.target(*given)
-            )
-        return known[node]
-
-    def result(args: Sequence[Any]) -> list[Any]:
-        known = {} if all(is_tensor) else dict(zip(placeholders, args, strict=True))
-        pairs = zip(outputs, is_tensor, strict=True)
-        return [torch.zeros(()) if tensor else value(node, known) for node, tensor in pairs]
+    def result(*args: Any) -> list[Any]:
+        pairs = zip(known(*args), is_tensor, strict=True)
+        return [torch.zeros(()) if tensor else value for value, tensor in pairs]
 
     return result
 

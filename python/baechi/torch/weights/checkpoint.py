@@ -11,7 +11,7 @@ import contextlib
 import json
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,18 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from baechi import __version__
 from baechi._core import InputError, Plan, write_text
-from baechi.torch.weights.parts import Parts
+from baechi.torch.weights.parts import Parts, Source
 
 METADATA = ".metadata"
 _BESIDE = "baechi.json"
-_OPTIMIZER = "optimizer"
+_MODEL, _OPTIMIZER = "model.", "optimizer"  # stand before names
 
 
-class Checkpoint:
-    """A checkpoint in a folder."""
+class Checkpoint(Source):
+    """A checkpoint in a folder: its weights, and the state of an optimizer."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.said = folder, str(folder)
         try:
             self._metadata = dcp.FileSystemReader(folder).read_metadata()
             known = self._metadata.state_dict_metadata
@@ -47,14 +47,20 @@ class Checkpoint:
             ) from None
         except (OSError, pickle.UnpicklingError, EOFError, AttributeError, KeyError) as error:
             raise InputError(f"{folder / METADATA} cannot be read: {error}") from error
-        self.names = list(known)
-        self.tensors = {n: m for n, m in known.items() if isinstance(m, TensorStorageMetadata)}
-        self.kinds: dict[str, list[str]] = {}
+        self._names = list(known)
+        self._tensors = {n: m for n, m in known.items() if isinstance(m, TensorStorageMetadata)}
+        self._prefix = _MODEL if any(name.startswith(_MODEL) for name in self._tensors) else ""
+        self.shapes = {
+            name.removeprefix(self._prefix): tuple(each.size)
+            for name, each in self._tensors.items()
+            if name.startswith(self._prefix)
+        }
+        self.kinds = {}
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             kinds = json.loads((folder / _BESIDE).read_text())["kinds"]  # other tools write none
             self.kinds = {name: [*map(str, kind)] for name, kind in kinds.items()}
 
-    def check(self, names: Iterable[str]) -> None:
+    def _check(self, names: Iterable[str]) -> None:
         """Raise InputError unless the files that have these are there, and long enough."""
         for name in names:
             for place in self._places.get(name, ()):
@@ -67,13 +73,16 @@ class Checkpoint:
                         "process needs the files that all have written"
                     )
 
-    def read(self, names: Iterable[str]) -> dict[str, Any]:
+    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
         """Return values on the host."""
-        names = list(names)
-        self.check(names)
+        found = self._read([f"{self._prefix}{name}" for name in names])
+        return {name.removeprefix(self._prefix): value for name, value in found.items()}
+
+    def _read(self, names: Collection[str]) -> dict[str, Any]:
+        self._check(names)
         state: dict[str, Any] = {}
         for name in names:
-            known = self.tensors.get(name)
+            known = self._tensors.get(name)
             if known is None:
                 state[name] = None
             else:
@@ -93,7 +102,7 @@ class Checkpoint:
         """Return the named state of an optimizer, of those parameters."""
         paths = self._metadata.planner_data or {}
         wanted, own = set(names), {}
-        for key in self.names:
+        for key in self._names:
             path = paths.get(key, ())
             if path[:1] == (_OPTIMIZER,) and (path[1] != "state" or path[2] in wanted):
                 own[key] = path[1:]
@@ -102,7 +111,7 @@ class Checkpoint:
                 f"{self.folder} has no state of an optimizer: it was saved without one"
             )
         found: dict[str, Any] = {"state": {}, "param_groups": {}}
-        for key, value in self.read(own).items():
+        for key, value in self._read(own).items():
             *above, last = own[key]
             table = found
             for step in above:

@@ -1,14 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain tensors of a state: of quantised weights that wrap others, or keep some, these."""
+"""The plain tensors of a state: of quantised weights that wrap others, or keep some, these.
+
+What has values of them, read by name, is a source.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from baechi._core import InputError
+
+
+class Source(ABC):
+    """Values by name, of which those that are wanted are read."""
+
+    said: str  # what it is called in an error
+    shapes: dict[str, tuple[int, ...]]
+    kinds: Mapping[str, list[str]] = {}  # of what has parts
+
+    @abstractmethod
+    def read(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Return values on the host.
+
+        Raises:
+            InputError: What has them is not there, or not whole.
+
+        """
+
+    def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the named state of an optimizer, of those parameters."""
+        raise InputError(f"{self.said} has no state of an optimizer: only checkpoints have")
 
 
 class Parts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,32 +14,10 @@ from torch import nn
 
 from baechi._core import InputError
 from baechi.torch.weights.checkpoint import METADATA, Checkpoint
-from baechi.torch.weights.parts import Parts
+from baechi.torch.weights.parts import Parts, Source
 from baechi.torch.where.homes import named_tensors, plain_parts
 
 _SUFFIX = ".safetensors"
-_MODEL = "model."  # stands before the weights of a checkpoint
-
-
-class Source(ABC):
-    """Values by name, of which those that are wanted are read."""
-
-    said: str  # what it is called in an error
-    shapes: dict[str, tuple[int, ...]]
-    kinds: Mapping[str, list[str]] = {}  # of what has parts
-
-    @abstractmethod
-    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Return values on the host.
-
-        Raises:
-            InputError: What has them is not there, or not whole.
-
-        """
-
-    def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the named state of an optimizer, of those parameters."""
-        raise InputError(f"{self.said} has no state of an optimizer: only checkpoints have")
 
 
 class _State(Source):
@@ -105,27 +82,6 @@ def _opened(file: Path) -> Any:
         raise InputError(f"{file} cannot be read: {error}") from error
 
 
-class _Checkpointed(Source):
-    def __init__(self, folder: Path) -> None:
-        self.said = str(folder)
-        self._checkpoint = Checkpoint(folder)
-        known, self.kinds = self._checkpoint.tensors, self._checkpoint.kinds
-        ours = any(name.startswith(_MODEL) for name in known)
-        self._prefix = _MODEL if ours else ""
-        self.shapes = {
-            name.removeprefix(self._prefix): tuple(each.size)
-            for name, each in known.items()
-            if name.startswith(self._prefix)
-        }
-
-    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        found = self._checkpoint.read([f"{self._prefix}{name}" for name in names])
-        return {name.removeprefix(self._prefix): value for name, value in found.items()}
-
-    def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:
-        return self._checkpoint.optimizer_state(names)
-
-
 def source_of(given: Any) -> Source:
     """Return where values come from: a state, or a path to safetensors or to a checkpoint."""
     if isinstance(given, Mapping):
@@ -137,7 +93,7 @@ def source_of(given: Any) -> Source:
         )
     path = Path(given)
     if (path / METADATA).is_file():
-        return _Checkpointed(path)
+        return Checkpoint(path)
     if path.suffix == _SUFFIX and path.is_file():
         return _Safetensors(path)
     if path.is_dir() and any(path.glob(f"*{_SUFFIX}")):

@@ -235,23 +235,18 @@ class Together(TorchFunctionMode):
         position, name = GRADIENTS[func]
         of = args[0] if args else next(kwargs[n] for n in ("outputs", "tensors") if n in kwargs)
         given = args[position] if len(args) > position else kwargs.get(name)
-        alone = isinstance(of, torch.Tensor), isinstance(given, torch.Tensor)
-        brought: Any = self.beside([of] if alone[0] else of, [given] if alone[1] else given)
-        brought = brought[0] if alone[1] else brought
+        pair: list[Any] = [[v] if isinstance(v, torch.Tensor) else v for v in (of, given)]
+        if all(isinstance(value, (list, tuple)) for value in pair):
+            brought = [
+                moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b
+                for a, b in zip(*pair, strict=True)
+            ]
+            given = brought[0] if isinstance(given, torch.Tensor) else brought
         if len(args) > position:
-            return (*args[:position], brought, *args[position + 1 :])
+            return (*args[:position], given, *args[position + 1 :])
         if name in kwargs:
-            kwargs[name] = brought
+            kwargs[name] = given
         return tuple(args)
-
-    def beside(self, first: Any, other: Any) -> Any:
-        """Return a list whose tensors are where those of another list are, one by one."""
-        if not isinstance(other, (list, tuple)) or not isinstance(first, (list, tuple)):
-            return other
-        pairs = zip(first, other, strict=True)
-        return [
-            moved(b, a.device, self.devices) if isinstance(a, torch.Tensor) else b for a, b in pairs
-        ]
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

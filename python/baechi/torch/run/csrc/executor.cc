@@ -42,25 +42,17 @@ namespace py = pybind11;
 using c10::IValue;
 using c10::TypeKind;
 
-// A slot, or what stands there always.
+// A slot whose value is given as an operator wants it, or what stands there always.
 struct Part {
+  enum class As { kItself, kTensor, kDouble, kWrapped };
   int slot = -1;
   IValue constant;
+  As as = As::kItself;
 };
 
 struct Argument {
-  enum class Kind {
-    kPart,
-    kTensor,
-    kDouble,
-    kWrapped,
-    kTensors,
-    kOptionalTensors,
-    kInts,
-    kDoubles
-  };
-  Kind kind = Kind::kPart;
-  std::vector<Part> parts;
+  std::vector<Part> parts;  // one, unless it is a list
+  c10::TypePtr of_list;     // the type of its elements
 };
 
 // Where a result goes: that of number `result`, or one part of it.
@@ -153,25 +145,11 @@ IValue constant_of(py::handle value, const c10::Argument& argument) {
   return torch::jit::toIValue(value, type, argument.N());
 }
 
-Argument::Kind kind_of_slot(const c10::TypePtr& type, bool number) {
-  if (number && type->kind() == TypeKind::TensorType) return Argument::Kind::kWrapped;
-  if (number && type->kind() == TypeKind::FloatType) return Argument::Kind::kDouble;
-  return Argument::Kind::kPart;
-}
-
-Argument::Kind kind_of_list(const c10::TypePtr& type) {
-  const auto list = type->cast<c10::ListType>();
-  TORCH_CHECK(list, "a list of slots for ", type->str());
-  switch (list->getElementType()->kind()) {
-    case TypeKind::TensorType:
-      return Argument::Kind::kTensors;
-    case TypeKind::OptionalType:
-      return Argument::Kind::kOptionalTensors;
-    case TypeKind::FloatType:
-      return Argument::Kind::kDoubles;
-    default:
-      return Argument::Kind::kInts;
-  }
+// How a value becomes one of a type; in Python None is a tensor that is undefined.
+Part::As as(const c10::TypePtr& type, bool is_number) {
+  if (type->kind() == TypeKind::TensorType)
+    return is_number ? Part::As::kWrapped : Part::As::kTensor;
+  return type->kind() == TypeKind::FloatType ? Part::As::kDouble : Part::As::kItself;
 }
 
 class Executor {
@@ -199,7 +177,7 @@ class Executor {
               std::vector<std::tuple<int, int, int>> outs, int device, std::string name) {
     Instruction& made = add(Instruction::Kind::kPython, device, std::move(name), outs);
     made.function = std::move(function);
-    for (const int slot : reads) made.args.push_back({Argument::Kind::kPart, {{slot, {}}}});
+    for (const int slot : reads) made.args.push_back({{{slot, {}}}, nullptr});
   }
 
   void send(int slot, int out, int source, int target, int lane, const std::string& kind) {
@@ -291,30 +269,29 @@ class Executor {
     return code_.back();
   }
 
-  static Part part_of(py::handle said) {
-    const auto pair = said.cast<py::tuple>();
-    return {pair[0].cast<int>(), number_or_object(pair[1])};
-  }
-
   static Argument argument_of(py::handle said, const c10::Argument& argument) {
     const c10::TypePtr type = within_optional(argument.real_type());
-    if (said.is_none()) return {Argument::Kind::kPart, {{-1, argument.default_value().value()}}};
+    if (said.is_none()) return {{{-1, argument.default_value().value()}}, nullptr};
     if (py::isinstance<py::list>(said)) {
-      Argument made{kind_of_list(type), {}};
-      for (const py::handle part : said) made.parts.push_back(part_of(part));
+      Argument made{{}, type->expectRef<c10::ListType>().getElementType()};
+      if (made.of_list->kind() == TypeKind::SymIntType) made.of_list = c10::IntType::get();
+      for (const py::handle part : said) {
+        const auto pair = part.cast<py::tuple>();
+        made.parts.push_back(
+            {pair[0].cast<int>(), number_or_object(pair[1]), as(made.of_list, false)});
+      }
       return made;
     }
     const auto tuple = said.cast<py::tuple>();
-    const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
-    if (tuple.size() == 1) {
-      const bool undefined = is_tensor && tuple[0].is_none();
-      return {Argument::Kind::kPart,
-              {{-1, undefined ? IValue(at::Tensor()) : constant_of(tuple[0], argument)}}};
+    const bool may_be_undefined = argument.type()->kind() == TypeKind::TensorType;
+    if (tuple.size() > 1) {
+      const bool is_number = tuple[1].cast<bool>();
+      const bool is_itself = !is_number && !may_be_undefined;
+      return {{{tuple[0].cast<int>(), {}, is_itself ? Part::As::kItself : as(type, is_number)}},
+              nullptr};
     }
-    const bool is_number = tuple[1].cast<bool>();
-    const auto kind =
-        is_tensor && !is_number ? Argument::Kind::kTensor : kind_of_slot(type, is_number);
-    return {kind, {{tuple[0].cast<int>(), {}}}};
+    const bool undefined = may_be_undefined && tuple[0].is_none();
+    return {{{-1, undefined ? IValue(at::Tensor()) : constant_of(tuple[0], argument)}}, nullptr};
   }
 
   std::unique_ptr<Frame> take_frame() {
@@ -407,52 +384,26 @@ class Executor {
     }
   }
 
-  static const IValue& value_of(const Part& part, Frame& frame) {
-    return part.slot < 0 ? part.constant : at(frame, part.slot);
-  }
-
-  static at::Tensor tensor_of(const IValue& value) {
-    return value.isNone() ? at::Tensor() : value.toTensor();
+  static IValue value_of(const Part& part, Frame& frame) {
+    const IValue& value = part.slot < 0 ? part.constant : at(frame, part.slot);
+    switch (part.as) {
+      case Part::As::kItself:
+        return value;
+      case Part::As::kTensor:
+        return value.isNone() ? IValue(at::Tensor()) : value;
+      case Part::As::kDouble:
+        return value.isNone() ? value : IValue(value.toScalar().toDouble());
+      case Part::As::kWrapped:
+        return wrapped(value);
+    }
+    return {};
   }
 
   static void push(const Argument& argument, Frame& frame, torch::jit::Stack& stack) {
-    switch (argument.kind) {
-      case Argument::Kind::kPart:
-        stack.push_back(value_of(argument.parts[0], frame));
-        return;
-      case Argument::Kind::kTensor:  // Python has None for one that is undefined
-        stack.emplace_back(tensor_of(value_of(argument.parts[0], frame)));
-        return;
-      case Argument::Kind::kDouble:
-        stack.emplace_back(value_of(argument.parts[0], frame).toScalar().toDouble());
-        return;
-      case Argument::Kind::kWrapped:
-        stack.emplace_back(wrapped(value_of(argument.parts[0], frame)));
-        return;
-      case Argument::Kind::kTensors:
-        push_list<at::Tensor>(argument, frame, stack, [](const IValue& v) { return tensor_of(v); });
-        return;
-      case Argument::Kind::kOptionalTensors:
-        push_list<std::optional<at::Tensor>>(argument, frame, stack, [](const IValue& v) {
-          return v.isNone() ? std::nullopt : std::optional(v.toTensor());
-        });
-        return;
-      case Argument::Kind::kInts:
-        push_list<std::int64_t>(argument, frame, stack, [](const IValue& v) { return v.toInt(); });
-        return;
-      case Argument::Kind::kDoubles:
-        push_list<double>(argument, frame, stack,
-                          [](const IValue& v) { return v.toScalar().toDouble(); });
-        return;
-    }
-  }
-
-  template <class T, class Convert>
-  static void push_list(const Argument& argument, Frame& frame, torch::jit::Stack& stack,
-                        Convert convert) {
-    c10::List<T> list;
+    if (!argument.of_list) return stack.push_back(value_of(argument.parts[0], frame));
+    c10::impl::GenericList list(argument.of_list);
     list.reserve(argument.parts.size());
-    for (const Part& part : argument.parts) list.push_back(convert(value_of(part, frame)));
+    for (const Part& part : argument.parts) list.push_back(value_of(part, frame));
     stack.emplace_back(std::move(list));
   }
 
