@@ -133,7 +133,7 @@ def _target(node: fx.Node) -> str:
         return str(node.target)
     if node.target is operator.getitem:
         return "getitem"
-    if node.op in ("placeholder", "output"):
+    if node.op in ("placeholder", "get_attr", "output"):
         return str(node.target)
     raise TypeError(node.target)
 
@@ -146,8 +146,8 @@ def _operator(target: str) -> Any:
 
 
 def read(document: dict[str, Any]) -> Step:
-    """Return the step that `written` was given; its shapes are tensors without memory."""
-    graph = fx.Graph()
+    """Return the step that `written` was given; shapes and constants are without memory."""
+    graph, constants = fx.Graph(), torch.nn.Module()
     nodes: list[fx.Node] = []
     keys: dict[fx.Node, str] = {}
     shapes = _shapes(document["shapes"])
@@ -172,11 +172,13 @@ def read(document: dict[str, Any]) -> Step:
         node = graph.create_node(op, found, tuple(value(args)), given, name=name)
         node.meta = {word: m for word, m in zip(_META, meta, strict=True) if m is not None}
         node.meta["val"] = value(val)
+        if op == "get_attr":
+            constants.register_buffer(target, node.meta["val"])
         nodes.append(node)
         if key is not None:
             keys[node] = key
     return Step(
-        fx.GraphModule(torch.nn.Module(), graph),
+        fx.GraphModule(constants, graph),
         tuple(Input(*one) for one in document["inputs"]),
         tuple(Output(*one) for one in document["outputs"]),
         keys,

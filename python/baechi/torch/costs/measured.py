@@ -17,9 +17,10 @@ from torch import fx, nn
 
 from baechi._core import InputError
 from baechi.brief_errors import briefly
+from baechi.torch.capture.cache import captured
 from baechi.torch.capture.keys import is_call, shown_by
 from baechi.torch.capture.step import Step
-from baechi.torch.capture.trace import capture, device_of
+from baechi.torch.capture.trace import device_of
 from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
 from baechi.torch.devices import usable
 
@@ -140,7 +141,7 @@ def measure(
         raise InputError("devices: name one that can compute, as {'gpu': 'cuda:0', 'cpu': 'cpu'}")
     if step is None:
         accelerator = next((device for device in there.values() if device.type != "cpu"), None)
-        step = capture(model, example_inputs, loss, targets, device=accelerator)
+        step = captured(model, example_inputs, loss, targets, device=accelerator)
     return measured(step.keys, there, known)
 
 

@@ -21,8 +21,8 @@ from torch import fx, nn
 from baechi._core import Cluster, InputError
 from baechi.brief_errors import briefly
 from baechi.pipeline import DoesNotFit, described, place_graph
+from baechi.torch.capture.cache import captured
 from baechi.torch.capture.step import Step, bytes_of
-from baechi.torch.capture.trace import capture
 from baechi.torch.costs.costs import Costs, signature_of
 from baechi.torch.costs.roofline import estimated
 from baechi.torch.devices import ENDLESS, detected_line
@@ -191,7 +191,7 @@ def device_map(
         whole += no_split_module_classes or []
     try:
         with torch.no_grad():
-            step = capture(model, inputs)
+            step = captured(model, inputs)
     except InputError as error:
         if example_inputs is not None:
             raise
