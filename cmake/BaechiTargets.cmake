@@ -29,7 +29,7 @@ function(baechi_configure target)
     # GCC 12 warns about "literal" + std::to_string(n) inside the standard library itself.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
     $<$<BOOL:${BAECHI_WERROR}>:-Werror>
-    $<$<BOOL:${BAECHI_FUZZ}>:-fsanitize=fuzzer-no-link>
+    $<$<AND:$<BOOL:${BAECHI_FUZZ}>,$<NOT:$<STREQUAL:${target},baechi_tests>>>:-fsanitize=fuzzer-no-link>
     ${BAECHI_INSTRUMENTATION})
   target_link_options(${target} PRIVATE ${BAECHI_INSTRUMENTATION})
 endfunction()
