@@ -205,22 +205,23 @@ def planned_in(
     It has room for the gradients of the step before, as they are where `zero_grad` comes behind the
     forward or gradients are accumulated, if such a plan exists that takes at most 1% longer.
     """
-    graph = graph_for(asked, step, cluster, costs, held=False, count=count)
-    if asked.plan is not None:
-        return PlannedStep(checked(asked.plan, graph), step, graph, devices, count, False)
-    freed = PlannedStep(
-        search_for(asked, graph, cluster, count), step, graph, devices, count, False
-    )
-    if not step.is_training:
+
+    def made(*, held: bool) -> PlannedStep:
+        graph = graph_for(asked, step, cluster, costs, held=held, count=count)
+        if asked.plan is None:
+            plan = search_for(asked, graph, cluster, count)
+        else:
+            plan = checked(asked.plan, graph)
+        return PlannedStep(plan, step, graph, devices, count, held)
+
+    freed = made(held=False)
+    if asked.plan is not None or not step.is_training:
         return freed
-    graph = graph_for(asked, step, cluster, costs, held=True, count=count)
     try:
-        plan = search_for(asked, graph, cluster, count)
+        found = made(held=True)
     except DoesNotFit:
         return freed
-    if plan.makespan_ns > freed.plan.makespan_ns * 1.01:
-        return freed
-    return PlannedStep(plan, step, graph, devices, count, True)
+    return freed if found.plan.makespan_ns > freed.plan.makespan_ns * 1.01 else found
 
 
 def cluster_for(asked: Request) -> Cluster:

@@ -35,8 +35,13 @@ from baechi.torch.capture.keys import (
 )
 from baechi.torch.capture.step import LOSS, Input, Step
 from baechi.torch.costs.costs import Costs, signature_of
-from baechi.torch.graph.optimizers import Updates, updates_of
-from baechi.torch.graph.update_times import host_share, update_times, with_host
+from baechi.torch.graph.optimizers import (
+    Updates,
+    host_share,
+    update_times,
+    updates_of,
+    with_host,
+)
 
 BATCH, UPDATE, PIECE = "batch:", "update:", "piece:"
 TANGENT, ALL_GRADIENTS = "tangent", "all gradients"

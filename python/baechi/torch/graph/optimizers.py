@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: what they keep beside a weight, and what an update reads and writes."""
+"""Optimizers: what they keep beside a weight, what an update reads and writes, and how long.
+
+A host that may keep weights, and updates them, is beyond the paper.
+"""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -13,8 +16,12 @@ from typing import Any
 import torch
 from torch import optim
 
-from baechi._core import InputError
+from baechi._core import Cluster, InputError
+from baechi.presets import STORE
+from baechi.torch.costs.costs import Costs
+from baechi.torch.costs.roofline import moving_of
 
+_CPU = "cpu"  # the preset of a host that was not measured
 Kept = Callable[[torch.Tensor], tuple[int, ...]]  # the bytes of each tensor beside a weight
 
 
@@ -131,3 +138,46 @@ def _kept(cls: type, of_one: Made, dtype: torch.dtype) -> list[float]:
     state = made.state[weight].values()
     tensors = [value for value in state if isinstance(value, torch.Tensor) and value.dim()]
     return [t.numel() * t.element_size() / weight.numel() for t in tensors]
+
+
+def with_host(costs: Costs) -> Costs:
+    """Return costs that know a host: as they were measured, else by the roofline of a CPU."""
+    if costs.knows_moving(STORE):
+        return costs
+    found = Costs(costs.source)
+    found.add(costs)
+    found.set_moving(STORE, *moving_of(_CPU))
+    return found
+
+
+def update_times(
+    costs: Costs, updates: Updates, weight: torch.Tensor, kinds: Iterable[str]
+) -> dict[str, int]:
+    """Return what the update of a weight takes on devices of some kinds, and on the host."""
+    moved = updates.moved(weight)
+    return {kind: costs.updating(updates.name, weight, moved, kind) for kind in (*kinds, STORE)}
+
+
+def host_share(
+    costs: Costs, updates: Updates, weights: Sequence[torch.Tensor], cluster: Cluster
+) -> float:
+    """Return the part of updates by pieces that lets host and link end together."""
+    on_host = sum(update_times(costs, updates, weight, ())[STORE] for weight in weights)
+    copying = sum(_copying_time(updates, weight, cluster) for weight in weights)
+    return copying / max(on_host + copying, 1)
+
+
+def _copying_time(updates: Updates, weight: torch.Tensor, cluster: Cluster) -> int:
+    """Return what copies take of a weight that a host keeps and a device updates.
+
+    They take the slowest link: weight, gradient and state come, and all but the gradient go.
+    """
+    own, kept = weight.nbytes, updates.kept(weight)
+    (host,) = (device.name for device in cluster.devices if device.kind == STORE)
+    longest = 0
+    for name in (device.name for device in cluster.devices if device.kind != STORE):
+        come = sum(cluster.transfer_time(size, host, name) for size in (own, own, *kept))
+        go = sum(cluster.transfer_time(size, name, host) for size in (own, *kept))
+        both = come + go if cluster.communication == "sequential" else max(come, go)
+        longest = max(longest, both)
+    return longest
