@@ -12,6 +12,7 @@
 #include "baechi/plan/fit/memory_needs.h"
 #include "baechi/plan/recompute/forward_runs.h"
 #include "baechi/plan/recompute/recompute_walk.h"
+#include "baechi/plan/recompute/sparing_choices.h"
 #include "baechi/plan/search/refine.h"
 #include "baechi/simulate/simulator.h"
 
@@ -64,36 +65,12 @@ RecomputePlan RecomputeSearch::tried(const RecomputeStart& start, const Chosen& 
   return plan;
 }
 
-IdVector<OpId, bool> RecomputeSearch::all() const {
-  const auto order = costs_.graph().topological_order();
-  const std::vector<OpId> sequence(order.begin(), order.end());
-  std::vector<DeviceRuns> devices = forward_runs(costs_, runs_, sequence, nullptr, 1);
-  const KeepOrRecompute choice(std::move(devices.front().runs));
-  const std::vector<bool> again = choice.regions_within(choice.least());
-  Chosen chosen(costs_.graph().num_ops());
-  for (std::size_t i = 0; i < again.size(); ++i) chosen[devices.front().ops[i]] = again[i];
-  return chosen;
-}
+IdVector<OpId, bool> RecomputeSearch::all() const { return SparingChoices(costs_, runs_).all(); }
 
 std::vector<IdVector<OpId, bool>> RecomputeSearch::from_few_to_all(std::size_t count) const {
-  const auto order = costs_.graph().topological_order();
-  const std::vector<OpId> sequence(order.begin(), order.end());
-  DeviceRuns device = std::move(forward_runs(costs_, runs_, sequence, nullptr, 1).front());
-  Bytes whole;
-  for (const ForwardRun& run : device.runs) whole += run.bytes;
-  const KeepOrRecompute choice(std::move(device.runs));
-  const Bytes spared = whole - std::min(whole, choice.least());
   std::vector<Chosen> choices;
-  for (std::size_t i = 1; i < count; ++i) {
-    const auto part = static_cast<std::int64_t>(i), parts = static_cast<std::int64_t>(count);
-    const auto again = choice.within(whole - Bytes(spared.count() / parts * part));
-    if (!again.has_value()) continue;
-    Chosen chosen(costs_.graph().num_ops());
-    for (std::size_t run = 0; run < again->size(); ++run) chosen[device.ops[run]] = (*again)[run];
-    if (choices.empty() || choices.back() != chosen) choices.push_back(std::move(chosen));
-  }
-  Chosen most = all();
-  if (choices.empty() || choices.back() != most) choices.push_back(std::move(most));
+  for (SparingChoice& choice : SparingChoices(costs_, runs_).from_few_to_all(count))
+    choices.push_back(std::move(choice.again));
   return choices;
 }
 

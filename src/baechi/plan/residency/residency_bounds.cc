@@ -56,16 +56,43 @@ struct Crossing {
   double held = 0;  // bytes
   Takes on_store;
   std::optional<Takes> streamed;  // where it may be
+  double beside = 0;              // bytes: streamed, so much is on the device at once
 
-  double least(const Takes& weights) const {
+  // Where nothing is streamed that takes more at once than this.
+  double least(const Takes& weights, double most) const {
     const double there = on_store.weighed(weights);
-    return streamed.has_value() ? std::min(there, streamed->weighed(weights)) : there;
+    return streamed.has_value() && beside <= most ? std::min(there, streamed->weighed(weights))
+                                                  : there;
   }
+};
+
+// What stays is beside all that is streamed, and has the less room the larger that is.
+struct Room {
+  double largest = 0;  // of what is streamed, in bytes
+  double left = 0;     // at the most
 };
 
 double nanoseconds(Bytes bytes, const Link& link) {
   if (!link.bandwidth.has_value()) return 0;
   return 1e9 * static_cast<double>(bytes.count()) / static_cast<double>(link.bandwidth->count());
+}
+
+// What an operator holds while it runs, on whatever device that is: what it makes, and what it reads, where
+// it takes time and so has all of that at once. Nothing otherwise.
+Bytes held_at_once(const CostModel& costs, OpId op, bool with_variables) {
+  const OpGraph& graph = costs.graph();
+  const DeviceId store = store_of(costs.cluster());
+  for (const DeviceId device : costs.cluster().devices())
+    if (device != store && costs.compute_time(op, device) == Time(0)) return Bytes(0);
+  Bytes bytes = graph[op].temporary + graph.output_bytes(op);
+  std::vector<TensorId> read;
+  for (const Edge& edge : graph.in_edges(op))
+    if (edge.tensor.has_value() && (with_variables || !graph[edge.from].variable))
+      read.push_back(*edge.tensor);
+  std::ranges::sort(read);
+  read.erase(std::unique(read.begin(), read.end()), read.end());
+  for (const TensorId tensor : read) bytes += graph.size(tensor);
+  return bytes;
 }
 
 // What a unit on the store makes cross the link at the least: what operators elsewhere read of it, once,
@@ -94,16 +121,22 @@ Crossing crossing_of(const CostModel& costs, const StepGraph& step, const Stored
         }))
       there.first += nanoseconds(graph[op].permanent, from);
   }
-  if (unit.may_stream)
+  if (unit.may_stream) {
     crossing.streamed =
         Takes{0, nanoseconds(unit.bytes, from), nanoseconds(unit.bytes, to), there.first};
+    for (const OpId op : unit.members)
+      if (!graph[op].variable)
+        crossing.beside = static_cast<double>(held_at_once(costs, op, true).count());
+  }
   return crossing;
 }
 
-// The least that the units together take, weighed, where some that hold `room` at most take nothing.
-double least(const std::vector<Crossing>& units, double room, const Takes& weights) {
+// The least that the units together take, weighed, where some that have room take nothing.
+double least(const std::vector<Crossing>& units, const Room& there, const Takes& weights) {
   std::vector<std::pair<double, double>> all;  // takes, holds
-  for (const Crossing& unit : units) all.emplace_back(unit.least(weights), unit.held);
+  for (const Crossing& unit : units)
+    all.emplace_back(unit.least(weights, there.largest), unit.held);
+  double room = there.left;
   std::ranges::sort(
       all, [](const auto& a, const auto& b) { return a.first * b.second > b.first * a.second; });
   double sum = 0;
@@ -118,12 +151,13 @@ double least(const std::vector<Crossing>& units, double room, const Takes& weigh
 constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
 
 // The same, where no unit is cut.
-double least_whole(const std::vector<Crossing>& units, double room, const Takes& weights) {
+double least_whole(const std::vector<Crossing>& units, const Room& there, const Takes& weights) {
+  const double room = there.left;
   const double cell = std::max(1.0, room / static_cast<double>(kCells));
   std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
   double sum = 0;
   for (const Crossing& unit : units) {
-    const double takes = unit.least(weights);
+    const double takes = unit.least(weights, there.largest);
     sum += takes;
     if (unit.held > room) continue;
     const auto cells = static_cast<std::size_t>(unit.held / cell);
@@ -133,27 +167,32 @@ double least_whole(const std::vector<Crossing>& units, double room, const Takes&
   return sum - stays.back();
 }
 
-// The most that some operator needs beside variables on whatever device runs it: what it reads and
-// makes, where it takes time and so has all of that at once.
+// The most that some operator needs beside variables.
 Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
   const OpGraph& graph = costs.graph();
   Bytes most;
-  for (const OpId op : graph.ops()) {
-    if (graph[op].variable || is_update(step, op)) continue;
-    const bool takes_time = std::ranges::all_of(costs.cluster().devices(), [&](DeviceId device) {
-      return costs.compute_time(op, device) != Time(0);
-    });
-    if (!takes_time) continue;
-    Bytes bytes = graph[op].temporary + graph.output_bytes(op);
-    std::vector<TensorId> read;
-    for (const Edge& edge : graph.in_edges(op))
-      if (edge.tensor.has_value() && !graph[edge.from].variable) read.push_back(*edge.tensor);
-    std::ranges::sort(read);
-    read.erase(std::unique(read.begin(), read.end()), read.end());
-    for (const TensorId tensor : read) bytes += graph.size(tensor);
-    most = std::max(most, bytes);
-  }
+  for (const OpId op : graph.ops())
+    if (!graph[op].variable && !is_update(step, op))
+      most = std::max(most, held_at_once(costs, op, false));
   return most;
+}
+
+// Of all that devices have, by the largest of what is streamed: of very many, some together, which may
+// then all be streamed beside the least of them.
+std::vector<Room> rooms_of(const std::vector<Crossing>& units, double all, double beside) {
+  constexpr std::size_t kMost = 8;
+  std::vector<double> larger;
+  for (const Crossing& unit : units)
+    if (unit.streamed.has_value() && unit.beside > beside) larger.push_back(unit.beside);
+  std::ranges::sort(larger);
+  larger.erase(std::unique(larger.begin(), larger.end()), larger.end());
+  std::vector<Room> rooms{{beside, std::max(all - beside, 0.0)}};
+  const std::size_t together = (larger.size() + kMost - 1) / kMost;
+  for (std::size_t i = 0; i < larger.size(); i += together) {
+    const std::size_t last = std::min(i + together, larger.size()) - 1;
+    rooms.push_back({larger[last], std::max(all - larger[i], 0.0)});
+  }
+  return rooms;
 }
 
 // The fastest link to or from the store; without a bandwidth if one has none.
@@ -239,8 +278,9 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   Bytes there;
   for (const DeviceId device : cluster.devices())
     if (device != store) there += cluster[device].capacity;
-  const auto room =
-      static_cast<double>((there - std::min(there, beside_variables(costs, step))).count());
+  const std::vector<Room> rooms =
+      rooms_of(units, static_cast<double>(there.count()),
+               static_cast<double>(beside_variables(costs, step).count()));
   const auto earliest = [&](const std::vector<OpId>& ends) {
     const Time time = cluster.num_devices() == 2
                           ? least_work(costs, step, DeviceId(1 - store.index()), ends)
@@ -251,27 +291,31 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   const Corner host{{.host = 1}, before}, down{{.down = 1}};
   const Corner up{{.up = 1}, earliest(senders)};
   const Corner host_later{{.host = 1, .first = 1}}, up_later{{.up = 1, .first = 1}};
-  const auto bound = [&](const Corner& corner) {  // by parts of units
-    return corner.before + least(units, room, corner.weights);
+  // Of parts of the corners, in each room. Rounded down by a millionth, so that no rounding makes it too large.
+  const auto add = [&](const char* name, const std::vector<Corner>& corners) {
+    std::optional<double> shortest;
+    for (const Room& room : rooms) {
+      const auto bound = [&](const Corner& corner) {  // by parts of units
+        return corner.before + least(units, room, corner.weights);
+      };
+      const auto value = [&](const Corner& corner) {  // nothing if no unit need take anything
+        const double takes =
+            std::max(least(units, room, corner.weights), least_whole(units, room, corner.weights));
+        return takes > 0 ? corner.before + takes : 0;
+      };
+      const double found = value(heaviest(corners, bound, value));
+      shortest = std::min(shortest.value_or(found), found);
+    }
+    bounds.push_back({name, Time(static_cast<std::int64_t>(*shortest * (1 - 1e-6)))});
   };
-  const auto value = [&](const Corner& corner) {  // nothing if no unit need take anything
-    const double takes =
-        std::max(least(units, room, corner.weights), least_whole(units, room, corner.weights));
-    return takes > 0 ? corner.before + takes : 0;
-  };
-  // Rounded down by a millionth, so that no rounding makes it too large.
-  const auto add = [&](const char* name, const Corner& corner) {
-    bounds.push_back({name, Time(static_cast<std::int64_t>(value(corner) * (1 - 1e-6)))});
-  };
-  add("updates on the host", host);
-  add("traffic from the host", down);
-  add("traffic to the host", up);
+  add("updates on the host", {host});
+  add("traffic from the host", {down});
+  add("traffic to the host", {up});
   const bool one_queue =
       cluster.communication() == CommunicationMode::kSequential && from.bandwidth == to.bandwidth;
   const Corner both{{.down = 1, .up = 1}};
-  if (one_queue) add("traffic", both);
-  add("updates and traffic",
-      heaviest({host, one_queue ? both : down, up, host_later, up_later}, bound, value));
+  if (one_queue) add("traffic", {both});
+  add("updates and traffic", {host, one_queue ? both : down, up, host_later, up_later});
   std::erase_if(bounds, [](const NamedBound& one) { return one.value <= Time(0); });
 }
 

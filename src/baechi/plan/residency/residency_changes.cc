@@ -86,18 +86,18 @@ void ResidencySearch::change_one_by_one() {
     const std::size_t places = 2 * units_.size();
     for (std::size_t i = 0; i <= gaps.size() + places && !work_.is_over(); ++i) {
       Way way = best_way_;
-      if (i == gaps.size()) {
-        way.what.overtakes = !way.what.overtakes;
-      } else if (i > gaps.size()) {
-        const std::size_t unit = (i - gaps.size() - 1) / 2;
+      if (i < places) {
+        const std::size_t unit = i / 2;
         if (way.what.places.empty()) way.what.places.assign(units_.size(), UnitPlace::kAny);
-        way.what.places[unit] =
-            other_place(unit, places_of_best()[unit], (i - gaps.size()) % 2 == 0);
+        way.what.places[unit] = other_place(unit, places_of_best()[unit], i % 2 == 1);
+      } else if (i == places) {
+        way.what.overtakes = !way.what.overtakes;
       } else {
+        const GivenGap& gap = gaps[i - places - 1];
         std::vector<GivenGap>& given = way.what.given;
-        auto at = std::ranges::lower_bound(given, gaps[i].where(), {}, &GivenGap::where);
-        if (at == given.end() || at->where() != gaps[i].where()) at = given.insert(at, gaps[i]);
-        at->away = !gaps[i].away;
+        auto at = std::ranges::lower_bound(given, gap.where(), {}, &GivenGap::where);
+        if (at == given.end() || at->where() != gap.where()) at = given.insert(at, gap);
+        at->away = !gap.away;
       }
       const Rating before = best_->rating();
       if (!follow(way, [&](const Rating& rating) { return rating < before; })) continue;

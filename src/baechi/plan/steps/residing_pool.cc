@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "baechi/graph/residency.h"
+#include "baechi/plan/steps/residing_starts.h"
 
 namespace baechi {
 namespace {
@@ -36,6 +37,8 @@ constexpr std::array<ResidencyTry, 7> kFewTries{{
      .first = StayFirst::kLate,
      .streams = 1.0},
 }};
+constexpr double kOfAStep = 0.01;         // second runs that take less: others bring as little
+constexpr std::int64_t kOfAChoice = 3;    // replays that a choice of second runs takes
 constexpr std::int64_t kOfATry = 4;       // of a try, at the least
 constexpr std::int64_t kLeastOfEach = 5;  // of a candidate
 constexpr std::array<ResidencyTry, 4> kFewTriesToFit{{
@@ -68,13 +71,20 @@ bool is_near(const SearchedVariant& variant, const SearchedVariant& best) {
          static_cast<double>(step.count()) <= kNear * static_cast<double>(best_step.count());
 }
 
-}  // namespace
-
-Bytes least_memory(const Cluster& cluster) {
-  Bytes least = cluster[DeviceId(0)].capacity;
-  for (const DeviceId device : cluster.devices()) least = std::min(least, cluster[device].capacity);
-  return least;
+// On all devices together, in its best start; second runs come last in the graph that has them.
+double work_of_second_runs(const SearchedVariant& variant) {
+  const ResidencyStart& start = variant.starts[variant.search->best_try().start];
+  const IdVector<OpId, OpId>& original = variant.step->original;
+  const OpId last = *std::ranges::max_element(original);
+  double work = 0;
+  for (const OpId op : variant.costs->graph().ops())
+    if (original[op].index() + variant.again.size() > last.index())
+      work += static_cast<double>(
+          variant.costs->compute_time(op, start.device[op]).value_or(Time(0)).count());
+  return work;
 }
+
+}  // namespace
 
 std::size_t SearchedVariant::start_at(ResidencyStart start, std::size_t which_it_is) {
   const auto same = std::ranges::find_if(starts, [&](const ResidencyStart& other) {
@@ -187,6 +197,46 @@ void ResidingPool::try_candidates() {
     const auto step = static_cast<double>(search.best()->makespan.count());
     if (!best.has_value() || step < *best) best = step;
   }
+}
+
+void ResidingPool::vary_runs(std::size_t widest, std::size_t parts, const MakeSparing& make) {
+  if (!fits() || !variants.front()->part.has_value()) return;
+  const SearchedVariant* const front = variants.front().get();
+  SearchedVariant* best = variants.front().get();
+  if (work_of_second_runs(*best) < kOfAStep * static_cast<double>(step().count())) return;
+  spend_until(kUntilVaried);
+  const auto better_at = [&](std::size_t part) {
+    SearchedVariant* other = sparing(part, make);
+    if (other == nullptr) return false;
+    ResidencyTry what = best->search->best_try();
+    const auto start = std::ranges::find(other->which, best->which[what.start]);
+    if (start == other->which.end()) return false;
+    what.start = static_cast<std::size_t>(start - other->which.begin());
+    other->search->try_as(what);
+    if (other->search->best() == nullptr) return false;
+    if (other->search->best()->rating() >= best->search->best()->rating()) return false;
+    best = other;
+    return true;
+  };
+  const auto walk = [&](std::size_t by) {
+    while (!work.is_over() && *best->part > by && better_at(*best->part - by)) continue;
+    while (!work.is_over() && *best->part + by < parts && better_at(*best->part + by)) continue;
+  };
+  for (std::size_t by = widest; by > 0 && (by == widest || best != front); by /= 2) walk(by);
+  sort();
+}
+
+// The variant that there is, or a new one; nothing if it is one of those that spare another part.
+SearchedVariant* ResidingPool::sparing(std::size_t part, const MakeSparing& make) {
+  for (const auto& each : variants)
+    if (each->part == part) return each.get();
+  std::unique_ptr<SearchedVariant> made = make(part);
+  if (made == nullptr) return nullptr;
+  work.spent += kOfAChoice * static_cast<std::int64_t>(made->step->graph.num_ops());
+  for (const auto& each : variants)
+    if (each->again == made->again) return nullptr;
+  variants.push_back(std::move(made));
+  return variants.back().get();
 }
 
 void ResidingPool::improve() {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,7 +22,8 @@ struct SearchedVariant {
   std::unique_ptr<Unrolled> step;
   std::unique_ptr<CostModel> costs;
   std::vector<ResidencyStart> starts;
-  std::vector<std::size_t> which;  // they are, of all sequences in all groupings
+  std::optional<std::size_t> part;  // that they spare of what can be; nothing if that is not known
+  std::vector<std::size_t> which;   // they are, of all sequences in all groupings
   std::optional<ResidencySearch> search;
 
   ResidencyProblem problem() const { return {*step, *costs}; }
@@ -29,14 +31,12 @@ struct SearchedVariant {
                        std::size_t which_it_is);  // added if there is none like it
 };
 
-Bytes least_memory(const Cluster& cluster);
-
 // Variants refer to it: it stays where it is.
 struct ResidingPool {
   // Parts of the tries, one after the other: a glance at everything; a few tries of the best of it;
   // then of the best choice of second runs.
   static constexpr double kUntilGlanced = 0.25, kUntilFirst = 0.45, kUntilSecond = 0.7,
-                          kUntilThird = 0.85;
+                          kUntilThird = 0.85, kUntilVaried = 0.6;
 
   static constexpr int kGlances = 2;  // replays of each start
 
@@ -60,6 +60,11 @@ struct ResidingPool {
   Candidate glance_at(std::size_t start);  // of the last variant
   std::size_t tries_of(const Candidate& candidate, std::int64_t replayed) const;
   void try_candidates();
+  // Of a choice of second runs that spares so many parts; nothing if there is none.
+  using MakeSparing = std::function<std::unique_ptr<SearchedVariant>(std::size_t)>;
+  // From the best choice of second runs on, fewer and more, with all else as it is there: in wide steps, then
+  // in smaller ones.
+  void vary_runs(std::size_t widest, std::size_t parts, const MakeSparing& make);
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve();
   // Of the best, what is away before single readers, with a few more tries than so many.
@@ -68,6 +73,9 @@ struct ResidingPool {
   void sort();
   // Steps whose operators, without updates, keep all devices busy for longer.
   void leave_out_longer_than(Time step);
+
+ private:
+  SearchedVariant* sparing(std::size_t part, const MakeSparing& make);
 };
 
 }  // namespace baechi

@@ -10,8 +10,8 @@
 
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/residency.h"
-#include "baechi/plan/recompute/recompute_search.h"
 #include "baechi/plan/recompute/second_runs.h"
+#include "baechi/plan/recompute/sparing_choices.h"
 #include "baechi/plan/residency/residency_orders.h"
 #include "baechi/plan/residency/stored_units.h"
 #include "baechi/plan/steps/residing_pool.h"
@@ -22,9 +22,10 @@ namespace baechi {
 namespace {
 
 constexpr std::size_t kRunChoices = 12, kFewRunChoices = 4;  // of second runs, beside none
-constexpr double kTriesPerSecond = 1.8e6;      // operators in replays, with their choices
-constexpr double kForStarts = 0.2;             // part of the budget: a plan for several devices
-constexpr double kOfAPlan = 110;               // replays of all operators take as long
+constexpr std::size_t kBetween = 4;        // steps from one to the next, for what the best leads to
+constexpr double kTriesPerSecond = 1.8e6;  // operators in replays, with their choices
+constexpr double kForStarts = 0.2;         // part of the budget: a plan for several devices
+constexpr double kOfAPlan = 110;           // replays of all operators take as long
 constexpr double kSimulatedPerSecond = 1e6;    // operators, for stages in rounds
 constexpr double kLeastForTries = 0.4;         // part of the budget, whatever plans take
 constexpr std::int64_t kLeastTries = 100'000;  // operators in replays, with any budget but none
@@ -52,6 +53,11 @@ std::vector<std::size_t> in_halves(std::size_t n) {
       }
   return order;
 }
+
+struct RunChoice {  // of second runs
+  IdVector<OpId, bool> again;
+  std::optional<std::size_t> part;  // as in SearchedVariant
+};
 
 class Planning {
  public:
@@ -134,6 +140,9 @@ class Planning {
     if (choices.size() > 1) look_at(again, choices.subspan(1), asked);
     if (divided) {
       if (plain.fits()) again.leave_out_longer_than(plain.step());
+      if (sparing_.has_value())
+        again.vary_runs(kBetween, parts_,
+                        [&](std::size_t part) { return sparing(part, again.work); });
       again.improve();
       const bool hopeless =
           again.fits() &&
@@ -159,8 +168,9 @@ class Planning {
     add_new(sequence_of_known(costs_, known), sequences_);
     IdVector<OpId, bool> chosen(graph_.num_ops());
     for (const Recomputation& again : known.recomputed) chosen[again.op] = true;
-    if (recompute == Recompute::kAuto && std::ranges::find(choices_, chosen) == choices_.end())
-      choices_.insert(choices_.begin() + 1, std::move(chosen));
+    if (recompute == Recompute::kAuto &&
+        std::ranges::find(choices_, chosen, &RunChoice::again) == choices_.end())
+      choices_.insert(choices_.begin() + 1, {std::move(chosen), std::nullopt});
   }
 
   ResidingPool pool(double part) const {
@@ -175,8 +185,7 @@ class Planning {
   }
 
   // A glance at each choice, then a few tries of what looks best.
-  void look_at(ResidingPool& pool, std::span<const IdVector<OpId, bool>> choices,
-               ResidencyEffort asked) {
+  void look_at(ResidingPool& pool, std::span<const RunChoice> choices, ResidencyEffort asked) {
     pool.spend_until(asked == ResidencyEffort::kMany ? ResidingPool::kUntilGlanced : 1.0);
     for (const std::size_t choice : in_halves(choices.size())) {
       if (!pool.variants.empty() && pool.work.is_over()) break;
@@ -191,7 +200,7 @@ class Planning {
     pool.sort();
   }
 
-  void try_choice(ResidingPool& pool, const IdVector<OpId, bool>& chosen, bool nothing_stays) {
+  void try_choice(ResidingPool& pool, const RunChoice& chosen, bool nothing_stays) {
     const bool early = glanced_++ < (micro_batches_ > 1 ? 1 : kWithAllStarts);
     const bool all_starts = early || with_all_starts_;
     pool.variants.push_back(variant_of(chosen, all_starts, pool.work));
@@ -215,7 +224,7 @@ class Planning {
   void shift_shares(ResidingPool& pool) {
     SearchedVariant& variant = *pool.variants.front();
     if (variant.search->best() == nullptr) return;
-    const std::vector<InGroups> in_groups = groupings();
+    const std::vector<InGroups> in_groups = groupings(cluster_, micro_batches_);
     const std::size_t grouping = variant.which[variant.search->best_try().start] % in_groups.size();
     IdVector<OpId, bool> chosen(graph_.num_ops());
     for (const Recomputation& again : variant.again) chosen[again.op] = true;
@@ -249,25 +258,35 @@ class Planning {
     return {std::move(placed.again), std::move(whole)};
   }
 
-  std::vector<IdVector<OpId, bool>> choices_of(Recompute recompute, bool few) const {
+  std::vector<RunChoice> choices_of(Recompute recompute, bool few) {
     const IdVector<OpId, bool> none(graph_.num_ops());
-    if (recompute == Recompute::kNone || !runs_.any()) return {none};
-    const RecomputeSearch search(costs_, runs_, request_, 0);
-    if (recompute == Recompute::kAll) return {search.all()};
-    std::vector<IdVector<OpId, bool>> choices =
-        search.from_few_to_all(few || micro_batches_ > 1 ? kFewRunChoices : kRunChoices);
-    choices.insert(choices.begin(), none);
+    if (recompute == Recompute::kNone || !runs_.any()) return {{none, std::nullopt}};
+    sparing_.emplace(costs_, runs_);
+    if (recompute == Recompute::kAll) return {{sparing_->all(), std::nullopt}};
+    const std::size_t count = few || micro_batches_ > 1 ? kFewRunChoices : kRunChoices;
+    std::vector<RunChoice> choices{{none, std::nullopt}};
+    parts_ = count * kBetween;
+    for (SparingChoice& choice : sparing_->from_few_to_all(count))
+      choices.push_back({std::move(choice.again), choice.part * kBetween});
     return choices;
   }
 
-  std::unique_ptr<SearchedVariant> variant_of(const IdVector<OpId, bool>& chosen, bool all_starts,
+  // With second runs that spare so much more than others, in all starts that were good.
+  std::unique_ptr<SearchedVariant> sparing(std::size_t part, ReplayWork& work) {
+    std::optional<IdVector<OpId, bool>> chosen = sparing_->at(part, parts_);
+    if (!chosen.has_value()) return nullptr;
+    return variant_of({*std::move(chosen), part}, false, work);
+  }
+
+  std::unique_ptr<SearchedVariant> variant_of(const RunChoice& chosen, bool all_starts,
                                               ReplayWork& work) {
     auto made = std::make_unique<SearchedVariant>();
     SearchedVariant& variant = *made;
+    variant.part = chosen.part;
     std::vector<SequenceOfOne> ones;
     std::vector<std::size_t> numbers;
     for (const SequenceOfOne& sequence : sequences_) {
-      auto [again, whole] = with_second_runs(sequence, chosen);
+      auto [again, whole] = with_second_runs(sequence, chosen.again);
       if (!ones.empty() && again != variant.again) continue;  // those of the first
       variant.again = std::move(again);
       ones.push_back(std::move(whole));
@@ -276,7 +295,7 @@ class Planning {
     variant.step =
         std::make_unique<Unrolled>(unroll(recomputing(graph_, variant.again), micro_batches_));
     variant.costs = std::make_unique<CostModel>(variant.step->graph, cluster_);
-    const std::vector<InGroups> in_groups = groupings();
+    const std::vector<InGroups> in_groups = groupings(cluster_, micro_batches_);
     const auto add = [&](bool all) {
       for (std::size_t i = 0; i < ones.size(); ++i)
         for (std::size_t g = 0; g < in_groups.size(); ++g) {
@@ -295,19 +314,6 @@ class Planning {
     return made;
   }
 
-  std::vector<InGroups> groupings() const {
-    if (micro_batches_ == 1) return {{}};
-    const Bytes least = least_memory(cluster_);
-    std::vector<InGroups> all;
-    for (const std::uint32_t parts : {1U, 2U, micro_batches_})
-      if (micro_batches_ % parts == 0 &&
-          (parts == 1 || all.back().micro_batches > micro_batches_ / parts))
-        for (const std::int64_t part : {32, 8})
-          if (parts < micro_batches_ || part == 8)
-            all.push_back({micro_batches_ / parts, Bytes(least.count() / part)});
-    return all;
-  }
-
   const std::optional<SequenceOfOne> given_;
   const OpGraph& graph_;
   const std::uint32_t micro_batches_;
@@ -316,7 +322,9 @@ class Planning {
   const CostModel costs_;
   const SecondRuns runs_;
   std::vector<SequenceOfOne> sequences_;
-  std::vector<IdVector<OpId, bool>> choices_;  // of second runs; none first
+  std::vector<RunChoice> choices_;  // none first
+  std::optional<SparingChoices> sparing_;
+  std::size_t parts_ = 0;  // of all that second runs can spare
   std::int64_t limit_ = 0, limit_to_fit_ = 0;
   bool with_all_starts_ = false;
   std::size_t glanced_ = 0;     // choices

@@ -176,4 +176,23 @@ ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOf
   return start_of(problem.costs, std::move(device), std::move(order));
 }
 
+std::vector<InGroups> groupings(const Cluster& cluster, std::uint32_t micro_batches) {
+  if (micro_batches == 1) return {{}};
+  const Bytes least = least_memory(cluster);
+  std::vector<InGroups> all;
+  for (const std::uint32_t parts : {1U, 2U, micro_batches})
+    if (micro_batches % parts == 0 &&
+        (parts == 1 || all.back().micro_batches > micro_batches / parts))
+      for (const std::int64_t part : {32, 8})
+        if (parts < micro_batches || part == 8)
+          all.push_back({micro_batches / parts, Bytes(least.count() / part)});
+  return all;
+}
+
+Bytes least_memory(const Cluster& cluster) {
+  Bytes least = cluster[DeviceId(0)].capacity;
+  for (const DeviceId device : cluster.devices()) least = std::min(least, cluster[device].capacity);
+  return least;
+}
+
 }  // namespace baechi

@@ -36,5 +36,8 @@ struct InGroups {
 };
 ResidencyStart start_in_groups(const ResidencyProblem& problem, const SequenceOfOne& one,
                                const InGroups& grouping);
+std::vector<InGroups> groupings(const Cluster& cluster, std::uint32_t micro_batches);
+
+Bytes least_memory(const Cluster& cluster);  // of a device
 
 }  // namespace baechi

@@ -17,7 +17,7 @@
 namespace baechi {
 namespace {
 
-constexpr std::array kStages{24, 3, 8, 48, 16, 32, 5, 12, 6, 4, 64, 20, 2, 1};
+constexpr std::array kStageCounts{24, 3, 8, 48, 16, 32, 5, 12, 6, 4, 64, 20, 2, 1};
 
 class Turns {
  public:
@@ -114,7 +114,7 @@ std::optional<SequenceOfOne> in_turns(const OpGraph& one, const Replicas& copies
   const CostModel whole(step.graph, costs.cluster());
   std::optional<SequenceOfOne> best;
   Time least;
-  for (const int number : kStages) {
+  for (const int number : kStageCounts) {
     if (most <= 0) break;
     most -= static_cast<std::int64_t>(step.graph.num_ops());
     std::optional<SequenceOfOne> found = turns.in(number);
