@@ -151,13 +151,13 @@ double least(const std::vector<Crossing>& units, const Room& there, const Takes&
 constexpr std::size_t kCells = 4096;  // of the room, in which bytes are rounded down
 
 // The same, where no unit is cut.
-double least_whole(const std::vector<Crossing>& units, const Room& there, const Takes& weights) {
-  const double room = there.left;
+double least_whole(const std::vector<Crossing>& units, const Room& limits, const Takes& weights) {
+  const double room = limits.left;
   const double cell = std::max(1.0, room / static_cast<double>(kCells));
   std::vector<double> stays(static_cast<std::size_t>(room / cell) + 1);  // the most, by cells
   double sum = 0;
   for (const Crossing& unit : units) {
-    const double takes = unit.least(weights, there.largest);
+    const double takes = unit.least(weights, limits.largest);
     sum += takes;
     if (unit.held > room) continue;
     const auto cells = static_cast<std::size_t>(unit.held / cell);
