@@ -294,6 +294,7 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   // Of parts of the corners, in each room. Rounded down by a millionth, so that no rounding makes it too large.
   const auto add = [&](const char* name, const std::vector<Corner>& corners) {
     std::optional<double> shortest;
+    Corner last;  // where another room takes as long there, it is not the shortest
     for (const Room& room : rooms) {
       const auto bound = [&](const Corner& corner) {  // by parts of units
         return corner.before + least(units, room, corner.weights);
@@ -303,7 +304,9 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
             std::max(least(units, room, corner.weights), least_whole(units, room, corner.weights));
         return takes > 0 ? corner.before + takes : 0;
       };
-      const double found = value(heaviest(corners, bound, value));
+      if (shortest.has_value() && value(last) >= *shortest) continue;
+      last = heaviest(corners, bound, value);
+      const double found = value(last);
       shortest = std::min(shortest.value_or(found), found);
     }
     bounds.push_back({name, Time(static_cast<std::int64_t>(*shortest * (1 - 1e-6)))});
