@@ -44,8 +44,9 @@ class Shifted(nn.Linear):
 
 @pytest.mark.parametrize("name", [*models.ALL, "shifted"])
 def test_a_step_that_was_written_and_read_plans_the_same(name: str) -> None:
-    made = (Shifted(4, 2), {"x": torch.ones(3, 4)}) if name == "shifted" else models.made(name)
-    step = capture(*made, models.total)
+    shifted = Shifted(4, 2), {"x": torch.ones(3, 4)}
+    model, inputs = shifted if name == "shifted" else models.made(name)
+    step = capture(model, inputs, models.total)
     assert any(node.op == "get_attr" for node in step.graph.graph.nodes) == (name == "shifted")
     again = read(json.loads(json.dumps(written(step))))
     assert str(again) == str(step)
