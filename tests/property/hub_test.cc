@@ -221,7 +221,7 @@ TEST_CASE("hub: it never exceeds the exact optimum, and is above the load where 
                              {.max_time = 0}};
   std::size_t solved = 0, above = 0;
   for (const HubShape& shape : shapes)
-    for (std::uint64_t seed = 0; seed < effort(500); ++seed) {
+    for (std::uint64_t seed = 0; seed < effort(1000); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = random_hub(seed, shape);
       const Cluster cluster = seed % 2 == 0 ? testing::random_cluster(seed, Bytes(100'000))

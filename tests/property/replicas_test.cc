@@ -190,7 +190,7 @@ TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by e
   for (std::uint64_t seed = 0; seed < testing::effort(40, 40); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, true);
-    const double budget = 0.2;
+    const double budget = Budget().seconds;
     const Time own = planned(instance, std::vector<std::uint32_t>{}, nullptr, budget).makespan();
     const Time best = best_by_enumeration(instance);
     const double ratio = static_cast<double>(own.count()) / static_cast<double>(best.count());
@@ -202,7 +202,7 @@ TEST_CASE("replicas: at most 1.01 times the best number of them and stages, by e
 
 TEST_CASE("replicas: auto is never worse than one replica, right, and above its bounds") {
   std::size_t several = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(30, 30); ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(60, 60); ++seed) {
     CAPTURE(seed);
     const ReplicaInstance instance = random_instance_of_replicas(seed, false);
     StepPlan made{std::nullopt, as_step(recosted(instance.graph, {})), Plan{}};
@@ -215,7 +215,7 @@ TEST_CASE("replicas: auto is never worse than one replica, right, and above its 
     CHECK(open_plan_text(text, "plan.json", recosted(instance.graph, {})).plan == any);
     if (any.replicas.any()) ++several;
   }
-  CHECK(several >= testing::effort(30, 30) / 10);
+  CHECK(several >= testing::effort(60, 60) / 10);
 }
 
 // A number of replicas is below no plan that was ever found with as many.

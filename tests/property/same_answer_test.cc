@@ -78,7 +78,7 @@ PlanResult plan(const OpGraph& graph, const Cluster& cluster, double budget,
   request.method = method;
   request.budget = budget;
   request.budget_to_fit = to_fit;
-  request.bounds = request.suggest = false;
+  request.suggest = false;
   return make_plan(CostModel(graph, cluster), request);
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("canonical order: is topological, and the same for every order of the 
 
 TEST_CASE("memory: every method answers on tight memory with unequal kinds and pins") {
   int plans = 0, refusals = 0, proofs = 0;
-  for (std::uint64_t seed = 0; seed < effort(600, 60); ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(2000, 60); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = testing::random_dag(seed, {.min_ops = 3,
                                                      .max_ops = 12,
@@ -125,7 +125,7 @@ TEST_CASE("memory: every method answers on tight memory with unequal kinds and p
     const Cluster cluster(tight_cluster(graph, seed, {60, 160}));
     for (const char* method : {"m-topo", "m-etf", "m-sct", "chain", "partition", "auto"}) {
       CAPTURE(method);
-      const PlanResult result = plan(graph, cluster, 0.0001, method, 0.025);
+      const PlanResult result = plan(graph, cluster, 0.0001, method);
       if (const auto* found = std::get_if<Plan>(&result)) {
         ++plans;
         CHECK(check_schedule(graph, cluster, found->schedule) == std::vector<std::string>{});
@@ -135,14 +135,14 @@ TEST_CASE("memory: every method answers on tight memory with unequal kinds and p
       }
     }
   }
-  CHECK(plans > static_cast<int>(effort(600, 60)));
-  CHECK(refusals > static_cast<int>(effort(600, 60)));
+  CHECK(plans > static_cast<int>(effort(2000, 60)));
+  CHECK(refusals > static_cast<int>(effort(2000, 60)));
   CHECK(proofs > refusals * 9 / 10);
 }
 
 TEST_CASE("memory: larger graphs get the same answer in every order of their lines") {
   int fit = 0, unfit = 0;
-  for (std::uint64_t seed = 0; seed < effort(24, 24); ++seed) {
+  for (std::uint64_t seed = 0; seed < effort(40, 40); ++seed) {
     CAPTURE(seed);
     const OpGraph graph = tight_graph(seed, 25, 80);
     const Cluster cluster(tight_cluster(graph, seed, {60, 130}));
@@ -153,7 +153,7 @@ TEST_CASE("memory: larger graphs get the same answer in every order of their lin
       CHECK(step(other, cluster, 0.002, 0.002).has_value() == first.has_value());
     }
   }
-  if (effort(20) >= 20) {
+  if (effort(40) >= 40) {
     CHECK(fit > 5);
     CHECK(unfit > 5);
   }
@@ -347,7 +347,7 @@ TEST_CASE("exact: what has the longest path ahead is decided first") {
 }
 
 TEST_CASE("auto: neither order, nor an idle operator, nor more of anything makes it worse") {
-  for (const auto& compared : compare(effort(12, 12), 0.1)) {
+  for (const auto& compared : compare(effort(20), 0.1)) {
     CAPTURE(compared.first);
     CHECK(compared.second.beyond == 0);
   }
@@ -372,7 +372,6 @@ TEST_CASE("auto: a longer budget never makes a small graph's step longer") {
 TEST_CASE(
     "auto: however small the budget is, any plan is looked for as long as a fifth of a second") {
   for (const std::uint64_t seed : {37U, 125U}) {
-    if (effort(2, 2) < 2 && seed == 125U) break;
     CAPTURE(seed);
     const OpGraph graph = tight_graph(seed, 20, 60);
     ClusterSpec spec = tight_cluster(graph, seed, {90, 180});
@@ -401,10 +400,10 @@ TEST_CASE("auto: small graphs whose steps idle operators and other orders made l
     const auto found = steps(seed, budget, change);
     CHECK(found.second * 20 <= found.first * 21);
   };
-  check(59, 1.0, with_an_idle_operator);
+  for (const std::uint64_t seed : {59U, 86U}) check(seed, 1.0, with_an_idle_operator);
   check(125, 1.0, in_another_order);
   check(36, 0.2, with_an_idle_operator);
-  check(43, 0.2, in_another_order);
+  for (const std::uint64_t seed : {43U, 46U}) check(seed, 0.2, in_another_order);
 }
 
 TEST_CASE("auto: the thousand pairs" * doctest::skip()) {

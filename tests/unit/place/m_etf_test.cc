@@ -154,7 +154,7 @@ TEST_CASE(
   std::uint64_t few = 0, many = 0, misfits = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < testing::effort(30, 3); ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 6); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -166,9 +166,9 @@ TEST_CASE(
       ++(!used.has_value() ? misfits : *used < 16 ? few : many);
     }
   }
-  CHECK(few > testing::effort(50, 6));
-  CHECK(many > testing::effort(25, 6));
-  CHECK(misfits > testing::effort(5, 12));
+  CHECK(few > testing::effort(100, 6));
+  CHECK(many > testing::effort(50, 6));
+  CHECK(misfits > testing::effort(10, 12));
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ TEST_CASE(
   std::uint64_t few = 0, many = 0;
   for (const testing::RandomInstances& kind : testing::kRandomInstances) {
     CAPTURE(kind.name);
-    for (std::uint64_t seed = 0; seed < testing::effort(30, 6); ++seed) {
+    for (std::uint64_t seed = 0; seed < testing::effort(60, 12); ++seed) {
       CAPTURE(seed);
       const OpGraph graph = testing::random_dag(seed, testing::instance_limits(seed, kind));
       const Cluster cluster = testing::many_devices(seed, Bytes(kind.capacity));
@@ -97,8 +97,8 @@ TEST_CASE(
       if (const auto used = testing::check_same(fast, naive)) ++(*used < 16 ? few : many);
     }
   }
-  CHECK(few > testing::effort(50, 12));
-  CHECK(many > testing::effort(25, 12));
+  CHECK(few > testing::effort(100, 12));
+  CHECK(many > testing::effort(50, 12));
 }
 
 }  // namespace

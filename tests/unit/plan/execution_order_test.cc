@@ -113,7 +113,7 @@ TEST_CASE("execution order: a file that is not in topological order still has a 
 // The search of a plan for one order is not that of another: brute force over all placements tells.
 TEST_CASE("execution order: auto finds the best placement for the order that runs") {
   int optimal = 0, tried = 0, other_is_worse = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(40, 2); ++seed) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const OpGraph graph = random_dag(seed, {.min_ops = 5, .max_ops = 7, .max_tensor_bytes = 12});
     const Cluster cluster = byte_per_ns(2, CommunicationMode::kDuplex, Time(1));
     const CostModel costs(graph, cluster);
@@ -141,7 +141,7 @@ TEST_CASE("execution order: auto finds the best placement for the order that run
 }
 
 TEST_CASE("execution order: every method's plan is replayed, and right, in its order") {
-  for (std::uint64_t seed = 0; seed < testing::effort(8, 8); ++seed) {
+  for (std::uint64_t seed = 0; seed < testing::effort(12, 12); ++seed) {
     const OpGraph graph = random_dag(seed, {.min_ops = 6, .max_ops = 14, .group_chance = 0.2});
     const Cluster cluster = random_cluster(seed);
     const CostModel costs(graph, cluster);

@@ -125,17 +125,15 @@ TEST_CASE("paper: a plan fits by replay and has taken no fall-back, or there is 
     const Cluster cluster = random_cluster(seed, Bytes(150));
     const CostModel costs(graph, cluster);
     for (const char* method : {"m-topo", "m-etf", "m-sct", "auto"}) {
-      StepRequest request = paper(method);
-      request.search.suggest = false;
-      const PlanResult result = make_plan(costs, request.search);
+      const PlanResult result = make_plan(costs, paper(method).search);
       if (const auto* plan = std::get_if<Plan>(&result)) {
         ++fits;
         CHECK(plan->fallbacks.empty());
         for (const DeviceId device : cluster.devices())
           CHECK(plan->devices[device].peak <= cluster[device].capacity);
       } else if (!std::get<Unplaceable>(result).proved) {
+        StepRequest request = paper(method);
         request.search.paper = false;
-        request.search.budget = 0.01;
         lost += std::holds_alternative<Plan>(make_plan(costs, request.search));
       }
     }

@@ -8,7 +8,6 @@
 #include "baechi/place/placer.h"
 #include "baechi/simulate/execution_simulator.h"
 #include "baechi/verify/check_schedule.h"
-#include "property/effort.h"
 #include "unit/brute_force.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
@@ -30,7 +29,7 @@ std::optional<PlacedGraph> start_for(const CostModel& costs, std::uint64_t seed)
 
 TEST_CASE("refine: never worse than its start, always fits, and keeps every rule") {
   int improved = 0, tried = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(150, 5); ++seed) {
+  for (std::uint64_t seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 5,
                                             .max_ops = 30,
@@ -52,13 +51,13 @@ TEST_CASE("refine: never worse than its start, always fits, and keeps every rule
     improved += refined.makespan < before ? 1 : 0;
     ++tried;
   }
-  CHECK(tried > static_cast<int>(testing::effort(50, 5)));
+  CHECK(tried > 50);
   CHECK(improved * 3 > tried);
 }
 
 TEST_CASE("refine: finds the optimum of most tiny instances from a random start") {
   int optimal = 0, tried = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(60, 6); ++seed) {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 3, .max_ops = 6});
     const Cluster cluster = testing::equal_devices(2, Bytes(1'000), Time(4));
@@ -71,14 +70,14 @@ TEST_CASE("refine: finds the optimum of most tiny instances from a random start"
     optimal += refined.makespan == best->makespan ? 1 : 0;
     ++tried;
   }
-  CHECK(tried > static_cast<int>(testing::effort(50, 6)));
+  CHECK(tried > 50);
   CHECK(optimal * 10 >= tried * 9);
 }
 
 // With no more memory than the start takes at its peak, most of what would be faster does not fit.
 TEST_CASE("refine: turns down what is faster and does not fit") {
   int improved = 0, held_back = 0;
-  for (std::uint64_t seed = 0; seed < testing::effort(40, 5); ++seed) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);
     const OpGraph graph = random_dag(seed, {.min_ops = 12, .max_ops = 30});
     UniformCluster devices{.count = 3, .capacity = Bytes(100'000), .latency = Time(2)};
@@ -102,8 +101,8 @@ TEST_CASE("refine: turns down what is faster and does not fit") {
     improved += refined.makespan < before.schedule.makespan ? 1 : 0;
     held_back += refine(costs, Units(costs), *start, options).makespan < refined.makespan ? 1 : 0;
   }
-  CHECK(improved > static_cast<int>(testing::effort(10, 5)));
-  CHECK(held_back > static_cast<int>(testing::effort(10, 5)));
+  CHECK(improved > 10);
+  CHECK(held_back > 10);
 }
 
 TEST_SUITE("threads") {

@@ -87,7 +87,7 @@ OpGraph layers(std::uint64_t seed, std::size_t count = kLayers) {
 
 std::optional<Plan> plan_from(const OpGraph& graph, const Cluster& cluster,
                               std::uint32_t micro_batches, const Plan* known) {
-  StepRequest request{.search = {.budget = 0, .budget_to_fit = 0.01}};
+  StepRequest request{.search = {.budget = 0}};  // with more, few plans are longer than known ones
   request.micro_batches = {micro_batches};
   request.residency = AwayChoice::kAuto;
   request.search.bounds = request.search.suggest = false;
@@ -101,7 +101,7 @@ std::optional<Plan> plan_from(const OpGraph& graph, const Cluster& cluster,
 
 std::optional<Time> step_of(const OpGraph& graph, const Cluster& cluster, AwayChoice residency,
                             Recompute recompute = Recompute::kAuto) {
-  StepRequest request{.search = {.budget = 0.005, .budget_to_fit = 0.01}};
+  StepRequest request{.search = {.budget = 0.005}};
   request.residency = residency;
   request.recompute = recompute;
   request.search.bounds = request.search.suggest = false;
@@ -415,8 +415,8 @@ TEST_CASE("residency: with all away, the store's order is the best of both estim
 TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor than on less") {
   std::uint64_t fits = 0, alone = 0;
   double longest = 0, four = 0;
-  for (const std::uint64_t seed : {4U, 7U}) {
-    if (fits == effort(6, 2)) break;
+  for (const std::uint64_t seed : {2U, 4U, 7U, 11U}) {
+    if (fits == effort(12, 4)) break;
     std::optional<Time> less;
     for (const std::int64_t capacity : {220, 260, 300}) {
       CAPTURE(seed);
@@ -448,7 +448,7 @@ TEST_CASE("residency: auto is never longer than what keeps all or repeats, nor t
   }
   MESSAGE(fits << " fit; on more memory at most " << longest << " times as long; on four devices "
                << four << ", as long in " << alone);
-  REQUIRE(fits == effort(6, 2));
+  REQUIRE(fits == effort(12, 4));
   CHECK(longest <= 1.0);
   CHECK(four <= 1.0);
 }

@@ -21,7 +21,6 @@
 #include "baechi/graph/topological_order.h"
 #include "baechi/plan/steps/step_plan.h"
 #include "baechi/simulate/execution_simulator.h"
-#include "property/effort.h"
 #include "unit/graph_sketch.h"
 #include "unit/graphs.h"
 #include "unit/simulate/small_clusters.h"
@@ -293,7 +292,7 @@ Compared compare(std::size_t layers, bool weights, Bytes least, std::uint64_t se
     const std::optional<Time> best = ByBruteForce(graph, cluster).shortest();
     if (!best.has_value()) continue;
     const auto planned = [&](AwayChoice residency) {
-      StepRequest request{.search = {.budget = budget, .budget_to_fit = 0.05, .suggest = false}};
+      StepRequest request{.search = {.budget = budget}};
       request.residency = residency;
       std::vector<OpGraph> sizes;
       sizes.push_back(recosted(graph.graph, {}));
@@ -320,13 +319,13 @@ Compared compare(std::size_t layers, bool weights, Bytes least, std::uint64_t se
 }
 
 TEST_CASE("residency: bounds are never above the best of all choices, and plans are near it") {
-  const Compared weights = compare(2, true, Bytes(150), effort(50, 5), 0.005);
-  REQUIRE(weights.count > static_cast<int>(effort(25, 8)));
+  const Compared weights = compare(2, true, Bytes(150), 50, 0.005);
+  REQUIRE(weights.count > 25);
   CHECK(weights.sum / weights.count < 1.0);  // gradients may be away, too
   CHECK(weights.worst < 1.3);
   CHECK(weights.missed == 0);
-  const Compared results = compare(4, false, Bytes(100), effort(40, 5), 0.005);
-  REQUIRE(results.count > static_cast<int>(effort(25, 8)));
+  const Compared results = compare(4, false, Bytes(100), 40, 0.005);
+  REQUIRE(results.count > 25);
   CHECK(results.sum / results.count < 1.03);
   CHECK(results.worst < 1.2);
   CHECK(results.missed == 0);
