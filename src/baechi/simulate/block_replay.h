@@ -44,11 +44,12 @@ class BlockReplay {
   void reorder(DeviceId device) { stale_[device] = true; }
 
   Time makespan(const DeviceOrder& orders);
-  // The same, but a step that takes longer than `most` may be told as any time beyond it, as soon as
-  // that is sure. Then nothing else is known of this replay.
+  // The same, but a step that takes longer than `most` may be told as any time beyond it, as soon
+  // as that is sure. Then nothing else is known of this replay.
   struct Limit {
     Time most;
-    // All that has changed since keep() ranks so high or lower. Edges and orders lead to higher ranks.
+    // All that has changed since keep() ranks so high or lower. Edges and orders lead to higher
+    // ranks.
     const IdVector<OpId, std::int64_t>* rank;
     std::int64_t changed;
   };

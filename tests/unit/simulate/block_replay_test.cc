@@ -86,6 +86,22 @@ struct Walk {
   }
 };
 
+// Shows `look` a walk on a random graph and cluster, if a placement is found; some graphs are larger.
+template <class Look>
+void on_random_walk(std::uint64_t seed, std::uint64_t kind, double larger, const Look& look) {
+  CAPTURE(seed);
+  Random random(seed ^ kind);
+  RandomDag limits = varied_limits(random);
+  if (random.chance(larger)) limits.max_ops = 40;
+  const OpGraph graph = random_dag(seed, limits);
+  const Cluster cluster = varied_cluster(seed, random);
+  const CostModel costs(graph, cluster);
+  const std::optional<Placement> placement = random_placement(costs, random);
+  if (!placement.has_value()) return;
+  Walk walk(costs, *placement, random);
+  look(walk, random);
+}
+
 TEST_CASE("block replay: what it takes grows with arrivals that no cache holds") {
   const auto work_of = [](std::size_t readers) {
     GraphSketch sketch;
@@ -115,22 +131,14 @@ TEST_CASE("block replay: what it takes grows with arrivals that no cache holds")
 
 TEST_CASE("block replay: tells from move to move what a whole replay tells") {
   std::size_t compared = 0, joined = 0, tight = 0, roomy = 0, exact = 0, peaks = 0;
-  for (std::uint64_t seed = 0; seed < 2500; ++seed) {
-    CAPTURE(seed);
-    Random random(seed ^ 0xb10c);
-    RandomDag limits = varied_limits(random);
-    if (random.chance(0.2)) limits.max_ops = 40;
-    const OpGraph graph = random_dag(seed, limits);
-    const Cluster cluster = varied_cluster(seed, random);
-    const CostModel costs(graph, cluster);
-    const std::optional<Placement> placement = random_placement(costs, random);
-    if (!placement.has_value()) continue;
-    Walk walk(costs, *placement, random);
-    MemoryCeiling ceiling(costs, walk.replay.edges());
+  const auto compare = [&](Walk& walk, Random& random) {
+    const OpGraph& graph = walk.costs.graph();
+    const Cluster& cluster = walk.costs.cluster();
+    MemoryCeiling ceiling(walk.costs, walk.replay.edges());
     for (int move = 0; move < 6; ++move) {
       CAPTURE(move);
       if (move > 0) walk.go(random);
-      const Trace trace = simulate(costs, walk.placed);
+      const Trace trace = simulate(walk.costs, walk.placed);
       REQUIRE(walk.replay.makespan(*walk.placed.order) == trace.schedule.makespan);
       IdVector<OpId, OpSlot> slots;
       walk.replay.tell(*walk.placed.order, slots);
@@ -150,7 +158,8 @@ TEST_CASE("block replay: tells from move to move what a whole replay tells") {
       tight += fits ? 0U : 1U;
       roomy += walk.replay.has_room_for_all() ? 1U : 0U;
     }
-  }
+  };
+  for (std::uint64_t seed = 0; seed < 2500; ++seed) on_random_walk(seed, 0xb10c, 0.2, compare);
   // The instances are worth it, and the ceiling mostly is what is held.
   CHECK(compared > 12'000);
   CHECK(joined * 2 > compared);
@@ -182,27 +191,17 @@ TEST_CASE("block replay: joins neighbours that nobody elsewhere waits for") {
 
 TEST_CASE("block replay: a step beyond a limit is told as one, any other as it is") {
   std::size_t beyond = 0, within = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
-    CAPTURE(seed);
-    Random random(seed ^ 0x11417);
-    RandomDag limits = varied_limits(random);
-    if (random.chance(0.3)) limits.max_ops = 40;
-    const OpGraph graph = random_dag(seed, limits);
-    const Cluster cluster = varied_cluster(seed, random);
-    const CostModel costs(graph, cluster);
-    const std::optional<Placement> placement = random_placement(costs, random);
-    if (!placement.has_value()) continue;
-    Walk walk(costs, *placement, random);
+  const auto compare = [&](Walk& walk, Random& random) {
     Time kept = walk.replay.makespan(*walk.placed.order);
     walk.replay.keep();
     std::int64_t changed = 0;
     for (int move = 0; move < 12; ++move) {
       CAPTURE(move);
       changed = std::max(changed, walk.go(random));
-      IdVector<OpId, std::int64_t> rank(graph.num_ops());
+      IdVector<OpId, std::int64_t> rank(walk.sequence.size());
       for (std::size_t i = 0; i < walk.sequence.size(); ++i)
         rank[walk.sequence[i]] = static_cast<std::int64_t>(i);
-      const Time whole = simulate(costs, walk.placed).schedule.makespan;
+      const Time whole = simulate(walk.costs, walk.placed).schedule.makespan;
       const Time most = random.chance(0.3) ? whole - Time(1) : random.chance(0.3) ? whole : kept;
       const Time told = walk.replay.makespan(*walk.placed.order,
                                              {.most = most, .rank = &rank, .changed = changed});
@@ -218,7 +217,8 @@ TEST_CASE("block replay: a step beyond a limit is told as one, any other as it i
       kept = whole;
       changed = 0;
     }
-  }
+  };
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) on_random_walk(seed, 0x11417, 0.3, compare);
   CHECK(beyond > 3'000);
   CHECK(within > 3'000);
 }

@@ -53,23 +53,17 @@ def lower(
     Inputs that are ``given`` come to every device that reads them: to another than their own as
     `name@device`. What ``fetching`` names comes from a store; what that computes comes last.
     """
-    return _Lowering(calls, order, given, fetching or Fetching()).program(devices)
+    fetching = fetching or Fetching()
+    if fetching.store is not None:
+        late = {call.node: None for call in calls.calls if call.run.device == fetching.store}
+        behind = [replace(c, behind=late.get(c.node, c.behind)) for c in calls.calls]
+        calls = replace(calls, calls=behind)
+    return _Lowering(Travels(calls, order, given, fetching)).program(devices)
 
 
 class _Lowering:
-    def __init__(
-        self,
-        calls: Calls,
-        order: Sequence[Hashable] | None,
-        given: Collection[str],
-        fetching: Fetching,
-    ) -> None:
-        if fetching.store is not None:
-            late = {call.node: None for call in calls.calls if call.run.device == fetching.store}
-            behind = [replace(c, behind=late.get(c.node, c.behind)) for c in calls.calls]
-            calls = replace(calls, calls=behind)
-        self.calls, self.fetching = calls, fetching
-        self.travels = travels = Travels(calls, order, given, fetching)
+    def __init__(self, travels: Travels) -> None:
+        self.travels, self.calls, self.fetching = travels, travels.calls, travels.fetching
         self.maker, self.root, self.constants = travels.maker, travels.root, travels.constants
         self.code: list[Instruction] = []
         self.local_slots: dict[Where, Slot] = {}
@@ -79,7 +73,7 @@ class _Lowering:
         self.open_puts: list[int] = []
         self.sent: dict[str, int] = {}  # by the copy's name
         self.sent_of: dict[str, list[int]] = defaultdict(list)  # by the source's storage
-        self.input_storages = {slot.storage for slot in calls.inputs}
+        self.input_storages = {slot.storage for slot in self.calls.inputs}
         self.arrived: dict[tuple[int | None, int | None, int, bool], int] = {}
         self.asked: set[str] = set()  # lazy slots that were made at home
 

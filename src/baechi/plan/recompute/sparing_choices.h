@@ -15,9 +15,9 @@
 
 namespace baechi {
 
-struct SparingChoice {
+struct SparingChoice {  // of second runs
   IdVector<OpId, bool> again;
-  std::size_t part = 0;  // of what can be spared, as many as were asked for
+  std::optional<std::size_t> part = {};  // of what can be spared; nothing if that is not known
 };
 
 class SparingChoices {

@@ -77,8 +77,8 @@ double nanoseconds(Bytes bytes, const Link& link) {
   return 1e9 * static_cast<double>(bytes.count()) / static_cast<double>(link.bandwidth->count());
 }
 
-// What an operator holds while it runs, on whatever device that is: what it makes, and what it reads, where
-// it takes time and so has all of that at once. Nothing otherwise.
+// What an operator holds while it runs, on whatever device that is: what it makes, and what it
+// reads, where it takes time and so has all of that at once. Nothing otherwise.
 Bytes held_at_once(const CostModel& costs, OpId op, bool with_variables) {
   const OpGraph& graph = costs.graph();
   const DeviceId store = store_of(costs.cluster());
@@ -177,8 +177,8 @@ Bytes beside_variables(const CostModel& costs, const StepGraph& step) {
   return most;
 }
 
-// Of all that devices have, by the largest of what is streamed: of very many, some together, which may
-// then all be streamed beside the least of them.
+// Of all that devices have, by the largest of what is streamed: of very many, some together, which
+// may then all be streamed beside the least of them.
 std::vector<Room> rooms_of(const std::vector<Crossing>& units, double all, double beside) {
   constexpr std::size_t kMost = 8;
   std::vector<double> larger;
@@ -291,7 +291,8 @@ void add_traffic(const CostModel& costs, const CostModel& free, const StepGraph&
   const Corner host{{.host = 1}, before}, down{{.down = 1}};
   const Corner up{{.up = 1}, earliest(senders)};
   const Corner host_later{{.host = 1, .first = 1}}, up_later{{.up = 1, .first = 1}};
-  // Of parts of the corners, in each room. Rounded down by a millionth, so that no rounding makes it too large.
+  // Of parts of the corners, in each room. Rounded down by a millionth, so that no rounding makes it
+  // too large.
   const auto add = [&](const char* name, const std::vector<Corner>& corners) {
     std::optional<double> shortest;
     Corner last;  // where another room takes as long there, it is not the shortest

@@ -62,8 +62,8 @@ struct ResidingPool {
   void try_candidates();
   // Of a choice of second runs that spares so many parts; nothing if there is none.
   using MakeSparing = std::function<std::unique_ptr<SearchedVariant>(std::size_t)>;
-  // From the best choice of second runs on, fewer and more, with all else as it is there: in wide steps, then
-  // in smaller ones.
+  // From the best choice of second runs on, fewer and more, with all else as it is there: in wide
+  // steps, then in smaller ones.
   void vary_runs(std::size_t widest, std::size_t parts, const MakeSparing& make);
   // The best ones from how they were found, then from elsewhere, then the others.
   void improve();

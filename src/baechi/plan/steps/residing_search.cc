@@ -54,11 +54,6 @@ std::vector<std::size_t> in_halves(std::size_t n) {
   return order;
 }
 
-struct RunChoice {  // of second runs
-  IdVector<OpId, bool> again;
-  std::optional<std::size_t> part;  // as in SearchedVariant
-};
-
 class Planning {
  public:
   // From a start that is given, or from all that there are.
@@ -169,7 +164,7 @@ class Planning {
     IdVector<OpId, bool> chosen(graph_.num_ops());
     for (const Recomputation& again : known.recomputed) chosen[again.op] = true;
     if (recompute == Recompute::kAuto &&
-        std::ranges::find(choices_, chosen, &RunChoice::again) == choices_.end())
+        std::ranges::find(choices_, chosen, &SparingChoice::again) == choices_.end())
       choices_.insert(choices_.begin() + 1, {std::move(chosen), std::nullopt});
   }
 
@@ -185,7 +180,7 @@ class Planning {
   }
 
   // A glance at each choice, then a few tries of what looks best.
-  void look_at(ResidingPool& pool, std::span<const RunChoice> choices, ResidencyEffort asked) {
+  void look_at(ResidingPool& pool, std::span<const SparingChoice> choices, ResidencyEffort asked) {
     pool.spend_until(asked == ResidencyEffort::kMany ? ResidingPool::kUntilGlanced : 1.0);
     for (const std::size_t choice : in_halves(choices.size())) {
       if (!pool.variants.empty() && pool.work.is_over()) break;
@@ -200,7 +195,7 @@ class Planning {
     pool.sort();
   }
 
-  void try_choice(ResidingPool& pool, const RunChoice& chosen, bool nothing_stays) {
+  void try_choice(ResidingPool& pool, const SparingChoice& chosen, bool nothing_stays) {
     const bool early = glanced_++ < (micro_batches_ > 1 ? 1 : kWithAllStarts);
     const bool all_starts = early || with_all_starts_;
     pool.variants.push_back(variant_of(chosen, all_starts, pool.work));
@@ -258,16 +253,16 @@ class Planning {
     return {std::move(placed.again), std::move(whole)};
   }
 
-  std::vector<RunChoice> choices_of(Recompute recompute, bool few) {
+  std::vector<SparingChoice> choices_of(Recompute recompute, bool few) {
     const IdVector<OpId, bool> none(graph_.num_ops());
     if (recompute == Recompute::kNone || !runs_.any()) return {{none, std::nullopt}};
     sparing_.emplace(costs_, runs_);
     if (recompute == Recompute::kAll) return {{sparing_->all(), std::nullopt}};
     const std::size_t count = few || micro_batches_ > 1 ? kFewRunChoices : kRunChoices;
-    std::vector<RunChoice> choices{{none, std::nullopt}};
+    std::vector<SparingChoice> choices{{none, std::nullopt}};
     parts_ = count * kBetween;
     for (SparingChoice& choice : sparing_->from_few_to_all(count))
-      choices.push_back({std::move(choice.again), choice.part * kBetween});
+      choices.push_back({std::move(choice.again), *choice.part * kBetween});
     return choices;
   }
 
@@ -278,7 +273,7 @@ class Planning {
     return variant_of({*std::move(chosen), part}, false, work);
   }
 
-  std::unique_ptr<SearchedVariant> variant_of(const RunChoice& chosen, bool all_starts,
+  std::unique_ptr<SearchedVariant> variant_of(const SparingChoice& chosen, bool all_starts,
                                               ReplayWork& work) {
     auto made = std::make_unique<SearchedVariant>();
     SearchedVariant& variant = *made;
@@ -322,7 +317,7 @@ class Planning {
   const CostModel costs_;
   const SecondRuns runs_;
   std::vector<SequenceOfOne> sequences_;
-  std::vector<RunChoice> choices_;  // none first
+  std::vector<SparingChoice> choices_;  // none first
   std::optional<SparingChoices> sparing_;
   std::size_t parts_ = 0;  // of all that second runs can spare
   std::int64_t limit_ = 0, limit_to_fit_ = 0;
