@@ -273,7 +273,7 @@ class Placed:
 
         """
         given = loss or self.asked.loss
-        there = batch_on(inputs, self._devices[0], frozenset(self._placement.accelerators))
+        there = batch_on(inputs, self._placement.accelerators)
         return verified(self.model, there, given, tolerance, self._paused)
 
     def _paused(self) -> Callable[[], None]:
@@ -292,8 +292,7 @@ class Placed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the model."""
-        state: dict[str, Any] = self.model.state_dict()
-        return state
+        return self.model.state_dict()
 
     @briefly
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

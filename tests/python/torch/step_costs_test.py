@@ -11,7 +11,7 @@ import step_models as models
 import torch
 from baechi.torch.capture.keys import name_of
 from baechi.torch.capture.trace import capture
-from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
+from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of, updated
 from baechi.torch.costs.measured import REPEATS, Clock, measure_updates, measured
 from baechi.torch.costs.roofline import estimated, flops_of
 from baechi.torch.graph.optimizers import updates_of
@@ -87,7 +87,7 @@ def test_a_call_that_needs_true_values_costs_what_its_bytes_do() -> None:
     calls = capture(Solved(4, 4), torch.ones(4, 4)).keys
     costs = measured(calls, HERE)
     node = call(":linalg_cholesky_ex:0", calls)
-    assert costs.time_of(signature_of(node), "cpu") == costs.moving(traffic_of(node), "cpu")
+    assert costs.time_of(signature_of(node), "cpu") == costs.of_bytes(traffic_of(node), "cpu")
 
 
 def test_estimates_are_the_roofline_of_flops_and_bytes() -> None:
@@ -132,9 +132,9 @@ def test_costs_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_moving_bytes_lies_on_a_line() -> None:
     costs = Costs("given")
-    costs.set_moving("gpu", 1000 + FEW, 1000 + MANY)
-    assert costs.moving(0, "gpu") == 0
-    assert [costs.moving(n, "gpu") for n in (FEW, 1 << 20, MANY)] == [
+    costs.set_of_bytes("gpu", 1000 + FEW, 1000 + MANY)
+    assert costs.of_bytes(0, "gpu") == 0
+    assert [costs.of_bytes(n, "gpu") for n in (FEW, 1 << 20, MANY)] == [
         1000 + n for n in (FEW, 1 << 20, MANY)
     ]
 
@@ -142,7 +142,7 @@ def test_moving_bytes_lies_on_a_line() -> None:
 def test_updates_are_measured_by_the_optimizer_itself_else_by_what_they_move() -> None:
     costs = estimated(layers(1), {"gpu": "a100"})
     weight = torch.empty(64, 64)
-    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.moving(1 << 20, "gpu")
+    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.of_bytes(1 << 20, "gpu")
     times = iter([9, 10, 11, 12, 30, 31, 32, 33])  # nanoseconds, in REPEATS of two sizes
 
     class Counting(Clock):
@@ -162,13 +162,13 @@ def test_updates_are_measured_by_the_optimizer_itself_else_by_what_they_move() -
     on_cards = updates_of(torch.optim.Adam([nn.Parameter(weight)], capturable=True)).made
     assert on_cards is not None
     measure_updates(costs, "Adam", on_cards, [torch.float32], host)
-    assert not costs.knows_update("Adam", torch.float32, "host")
+    assert not costs.knows("host", updated("Adam", torch.float32))
     assert steps == [FEW] * (REPEATS + 1) + [MANY] * (REPEATS + 1)
-    assert costs.knows_update("SGD", torch.float32, "host")
-    assert not costs.knows_update("SGD", torch.bfloat16, "host")
+    assert costs.knows("host", updated("SGD", torch.float32))
+    assert not costs.knows("host", updated("SGD", torch.bfloat16))
     assert costs.updating("SGD", torch.empty(FEW // 4), 0, "host") == 10
     assert costs.updating("SGD", torch.empty(MANY // 4), 0, "host") == 30
-    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.moving(1 << 20, "gpu")
+    assert costs.updating("SGD", weight, 1 << 20, "gpu") == costs.of_bytes(1 << 20, "gpu")
 
 
 def test_a_kind_that_was_not_measured_is_named() -> None:

@@ -221,7 +221,7 @@ def clocked(step: Step) -> Costs:
     costs = Costs("the virtual clock")
     for node in step.keys:
         costs.times[signature_of(node)] = {"gpu": 2000 + traffic_of(node)}
-    costs.set_moving("gpu", 2000 + (1 << 10), 2000 + (1 << 24))
+    costs.set_of_bytes("gpu", 2000 + (1 << 10), 2000 + (1 << 24))
     return costs
 
 

@@ -556,8 +556,7 @@ def test_weights_that_share_memory_share_it_wherever_they_are() -> None:
 )
 def Neighbours(self: Any, x: torch.Tensor) -> torch.Tensor:
     """A graph network, whose edges are a sparse buffer."""
-    found: torch.Tensor = self.last(torch.sparse.mm(self.edges, self.first(x)))
-    return found
+    return self.last(torch.sparse.mm(self.edges, self.first(x)))
 
 
 def test_sparse_buffers_move_and_come_back() -> None:

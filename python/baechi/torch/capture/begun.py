@@ -29,8 +29,7 @@ def marked(func: Any, args: Any, kwargs: dict[str, Any], seed: torch.Tensor) -> 
     tensor, begins = args[0], args[1] if args[1:] else kwargs.get("requires_grad", True)
     if not begins or tensor.requires_grad or not tensor.is_floating_point():
         return None
-    changed: torch.Tensor = tensor.sub_(seed)
-    return changed
+    return tensor.sub_(seed)
 
 
 class Begins(TorchFunctionMode):
@@ -96,8 +95,7 @@ def begin_gradients(
 
 def begun(tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
     """Return a view of a tensor that requires a gradient, for the sake of another that does."""
-    found: torch.Tensor = _Begin.apply(tensor, seed)
-    return found
+    return _Begin.apply(tensor, seed)
 
 
 class _Begin(torch.autograd.Function):

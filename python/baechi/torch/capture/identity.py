@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +28,22 @@ def identity_of(
     device: torch.device | str | None,
 ) -> str:
     """Return a number for the model's structure and code, shapes, settings and versions."""
-    words = hashlib.sha256()
-    for word in (
+    words = _Words({})
+    words.say(
         version(),
         _own_code(),
         torch.__version__,
-        str(device),
+        device,
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_enabled(),
         torch.backends.mkldnn.enabled,
         torch.backends.cuda.flash_sdp_enabled(),
-    ):
-        words.update(f"{word}\n".encode())
-    memo: _Seen = {}
-    for part in (example_inputs, targets, loss):
-        for word in _words(part, memo, 0):
-            words.update(f"{word}\n".encode())
-    for name, module in model.named_modules(remove_duplicate=False):
-        words.update(f"{name}\n".encode())
-        for word in _module(module, memo):
-            words.update(f"{word}\n".encode())
-    return words.hexdigest()[:32]
-
-
-# The number of every object that was seen, by its id; they stay, so that no other gets that.
-_Seen = dict[int, tuple[int, Any]]
+    )
+    for part in (example_inputs, targets, loss, model):
+        words.add(part)
+    return words.digest.hexdigest()[:32]
 
 
 @functools.cache
@@ -75,98 +64,99 @@ def _code(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__} {changed}"
 
 
-def _module(module: nn.Module, memo: _Seen) -> Iterator[str]:
-    if id(module) in memo:
-        yield f"the {memo[id(module)][0]}th again"
-        return
-    memo[id(module)] = len(memo), module
-    yield from _class(type(module), memo)
-    for name, value in vars(module).items():
-        if name in ("_modules", "_forward_hooks_with_kwargs"):
-            continue
-        yield name
-        yield from _words(value, memo, 0)
+class _Words:
+    """Words that are the same in each process, for what a graph may depend on."""
 
+    def __init__(self, seen: dict[int, tuple[int, Any]]) -> None:
+        self.digest = hashlib.sha256()
+        self._seen = seen  # by id, with a number; objects stay, so that no other gets their id
 
-def _words(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
-    """Yield words that are the same in each process for what a graph may depend on."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        yield repr(value)
-        return
-    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.Size)):
-        yield str(value)
-        return
-    if id(value) in memo:
-        yield f"the {memo[id(value)][0]}th again"
-        return
-    memo[id(value)] = len(memo), value
-    if isinstance(value, torch.Tensor):
-        yield f"{type(value).__name__} {value.dtype} {tuple(value.shape)} {value.requires_grad}"
-        yield f"{tuple(value.stride()) if value.layout == torch.strided else value.layout}"
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _words(key, memo, depth)
-            yield from _words(item, memo, depth)
-    elif isinstance(value, (list, tuple)):
-        yield type(value).__name__
-        for item in value:
-            yield from _words(item, memo, depth)
-    elif isinstance(value, (set, frozenset)):
-        yield from sorted(word for item in value for word in _words(item, memo, depth))
-    elif isinstance(value, nn.Module):
-        yield from _module(value, memo)
-    else:
-        yield from _object(value, memo, depth)
+    def say(self, *words: Any) -> None:
+        for word in words:
+            self.digest.update(f"{word}\n".encode())
 
+    def _is_new(self, value: Any) -> bool:
+        """Note an object; of one that was seen, say which it is."""
+        if id(value) in self._seen:
+            self.say(f"the {self._seen[id(value)][0]}th again")
+            return False
+        self._seen[id(value)] = len(self._seen), value
+        return True
 
-def _object(value: Any, memo: _Seen, depth: int) -> Iterator[str]:
-    function = inspect.unwrap(value) if callable(value) else value
-    if isinstance(function, types.MethodType):
-        yield from _words(function.__self__, memo, depth + 1)
-        function = function.__func__
-    if isinstance(function, types.FunctionType):
-        code = function.__code__
-        yield f"{function.__module__}.{function.__qualname__}"
-        yield from _instructions(code)
-        if depth < _DEPTH:
-            closed = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
-            yield from _words([closed, function.__defaults__], memo, depth + 1)
-    elif isinstance(value, type):
-        yield _code(value)
-    else:
-        yield from _class(type(value), memo)
-        if depth < _DEPTH and hasattr(value, "__dict__"):
-            # A hash differs from process to process, and says nothing that the rest does not.
-            facts = {k: v for k, v in vars(value).items() if not k.endswith("_hash")}
-            yield from _words(facts, memo, depth + 1)
-
-
-def _instructions(code: types.CodeType) -> Iterator[str]:
-    yield f"{code.co_code.hex()} {code.co_names}"
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _instructions(constant)
+    def add(self, value: Any, depth: int = 0) -> None:
+        """Say what there is to say of a value."""
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            self.say(repr(value))
+        elif isinstance(value, (torch.dtype, torch.device, torch.layout, torch.Size)):
+            self.say(value)
+        elif not self._is_new(value):
+            return
+        elif isinstance(value, torch.Tensor):
+            self.say(type(value).__name__, value.dtype, tuple(value.shape), value.requires_grad)
+            self.say(value.stride() if value.layout == torch.strided else value.layout)
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                self.add(key, depth)
+                self.add(item, depth)
+        elif isinstance(value, (list, tuple)):
+            self.say(type(value).__name__, len(value))
+            for item in value:
+                self.add(item, depth)
+        elif isinstance(value, (set, frozenset)):
+            self.say(*sorted(self._alone(item, depth) for item in value))
+        elif isinstance(value, nn.Module):
+            self._class(type(value))
+            own = {k: v for k, v in vars(value).items() if k != "_forward_hooks_with_kwargs"}
+            self.add(own)
         else:
-            yield (
-                repr(constant)
-                if not isinstance(constant, frozenset)
-                else repr(sorted(map(repr, constant)))
-            )
+            self._object(value, depth)
 
+    def _alone(self, value: Any, depth: int) -> str:
+        words = _Words(self._seen)
+        words.add(value, depth)
+        return words.digest.hexdigest()
 
-def _class(cls: type, memo: _Seen) -> Iterator[str]:
-    """Yield the code of a class, which may have been made by a function, in several ways."""
-    yield _code(cls)
-    if id(cls) in memo:
-        return
-    memo[id(cls)] = len(memo), cls
-    for base in cls.__mro__:
-        if base.__module__.partition(".")[0] not in ("torch", "builtins"):
-            yield _code(base)
-            for name, value in vars(base).items():
-                if isinstance(value, types.FunctionType):
-                    yield name
-                    yield from _object(value, memo, _DEPTH - 1)
+    def _object(self, value: Any, depth: int) -> None:
+        function = inspect.unwrap(value) if callable(value) else value
+        if isinstance(function, types.MethodType):
+            self.add(function.__self__, depth + 1)
+            function = function.__func__
+        if isinstance(function, types.FunctionType):
+            self.say(f"{function.__module__}.{function.__qualname__}")
+            self._instructions(function.__code__)
+            if depth < _DEPTH:
+                closed = [
+                    cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)
+                ]
+                self.add([closed, function.__defaults__], depth + 1)
+        elif isinstance(value, type):
+            self.say(_code(value))
+        else:
+            self._class(type(value))
+            if depth < _DEPTH and hasattr(value, "__dict__"):
+                # A hash differs from process to process, and says nothing that the rest does not.
+                facts = {k: v for k, v in vars(value).items() if not k.endswith("_hash")}
+                self.add(facts, depth + 1)
+
+    def _instructions(self, code: types.CodeType) -> None:
+        self.say(code.co_code.hex(), code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._instructions(constant)
+            else:
+                is_set = isinstance(constant, frozenset)
+                self.say(sorted(map(repr, constant)) if is_set else repr(constant))
+
+    def _class(self, cls: type) -> None:
+        """Say the code of a class, which may have been made by a function, in several ways."""
+        self.say(_code(cls))
+        for base in cls.__mro__ if self._is_new(cls) else ():
+            if base.__module__.partition(".")[0] not in ("torch", "builtins"):
+                self.say(_code(base))
+                for name, value in vars(base).items():
+                    if isinstance(value, types.FunctionType):
+                        self.say(name)
+                        self._object(value, _DEPTH - 1)
 
 
 def _is_set(cell: Any) -> bool:

@@ -31,7 +31,7 @@ from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.begun import SEED, Begins, begin_gradients
 from baechi.torch.capture.keys import NOTE, module_path
 from baechi.torch.capture.loss import LossOf, OutputOf
-from baechi.torch.capture.recorder import record
+from baechi.torch.capture.recorder import hooked, record
 from baechi.torch.capture.shapes import Copies, Shapes, lent
 from baechi.torch.private import (
     FakeTensorMode,
@@ -142,8 +142,7 @@ def _beside_weights(whole: nn.Module, example: tuple[Any, ...]) -> tuple[Any, ..
     homes = {tensor.device for tensor in (*whole.parameters(), *whole.buffers())}
     if len(homes) != 1:
         return example
-    here: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(*homes), example)
-    return here
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.to(*homes), example)
 
 
 @contextlib.contextmanager
@@ -223,10 +222,8 @@ class _Traced(nn.Module):
             self._read.append((name, place, None if name else value))
 
     def forward(self, *given: Any) -> Any:
-        leaves, tensors = (
-            pytree.tree_leaves(given),
-            dict(self.named_buffers(remove_duplicate=False)),
-        )
+        leaves = pytree.tree_leaves(given)
+        tensors = dict(self.named_buffers(remove_duplicate=False))
         tensors |= self.named_parameters(remove_duplicate=False)
         values = [
             tensors[name] if name is not None else value if place is None else leaves[place]
@@ -239,16 +236,19 @@ class _Traced(nn.Module):
 
 def _traced(whole: nn.Module, given: tuple[Any, ...], shapes: Shapes) -> _Traced:
     """Return dynamo's graph; with a mode, which takes longer, where gradients begin within."""
-    try:
+
+    def captured() -> tuple[fx.GraphModule, Sequence[Any]]:
         found = dynamo_graph_capture_for_export(whole)(*given)
-        values = found.graph.process_inputs(*given)
+        return found, found.graph.process_inputs(*given)
+
+    try:
+        found, values = captured()
     except Exception as error:
         if "requires_grad_()" not in str(error):
             raise
         whole.mode = mode = Begins(shapes.of(SEED))
         try:
-            found = dynamo_graph_capture_for_export(whole)(*given)
-            values = found.graph.process_inputs(*given)
+            found, values = captured()
         finally:
             whole.mode = None
         if begin_gradients(found, values, mode.seed):
@@ -309,24 +309,25 @@ def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.Graph
 
 def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     shapes = Shapes(_mode(), device)
-    with lent(whole, shapes):
-        memo = shapes.memo()
-        ran = copy.deepcopy(whole, memo)
-        given = shapes.of_example(example, memo)
-        with shapes.mode, _annotated(ran):
-            graph = exported(ran, given)
+    ran, given = _copied(whole, example, shapes)
+    with shapes.mode, _annotated(ran):
+        graph = exported(ran, given)
     return Joint(graph, lambda node: module_path(node, {}), "a run on shapes")
 
 
 def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     example = _beside_weights(whole, example)  # where calls run
-    copies = Copies(_mode(), device)
-    with lent(whole, copies):
-        memo = copies.memo()
-        ran = copy.deepcopy(whole, memo)
-        given = copies.of_example(example, memo)
-    graph = record(ran, given)
+    graph = record(*_copied(whole, example, Copies(_mode(), device)))
     return Joint(graph, lambda node: module_path(node, {}), "a recording of values")
+
+
+def _copied(
+    whole: nn.Module, example: tuple[Any, ...], shapes: Shapes
+) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return copies of a model and of an example, with a stand-in for every tensor."""
+    with lent(whole, shapes):
+        memo = shapes.memo()
+        return copy.deepcopy(whole, memo), shapes.of_example(example, memo)
 
 
 def _mode() -> FakeTensorMode:
@@ -352,10 +353,7 @@ def _annotated(whole: nn.Module) -> Iterator[None]:
     def leave(*_: Any) -> None:
         inside.pop().close()
 
-    hooks = nn.modules.module
-    with fx.traceback.preserve_node_meta(), contextlib.ExitStack() as stack:
-        stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
-        stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
+    with fx.traceback.preserve_node_meta(), hooked(enter, leave):
         yield
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -24,6 +24,16 @@ from baechi.torch.capture.loss import OutputOf, tensors_in
 from baechi.torch.private import FakeTensorMode, descriptors
 
 
+@contextlib.contextmanager
+def hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Call functions before and after the forward of every module meanwhile."""
+    hooks = nn.modules.module
+    with contextlib.ExitStack() as stack:
+        stack.callback(hooks.register_module_forward_pre_hook(enter).remove)
+        stack.callback(hooks.register_module_forward_hook(leave, always_call=True).remove)
+        yield
+
+
 class _Modules:
     """Knows which module runs: by hooks in the forward, by nodes of autograd in the backward."""
 
@@ -33,22 +43,12 @@ class _Modules:
         self._of: dict[Any, str | None] = {}  # nodes of autograd
         self.now: str | None = None
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Follow the modules that run meanwhile."""
-        hooks = nn.modules.module
-        with contextlib.ExitStack() as stack:
-            stack.callback(hooks.register_module_forward_pre_hook(self._enter).remove)
-            leave = hooks.register_module_forward_hook(self._leave, always_call=True)
-            stack.callback(leave.remove)
-            yield
-
-    def _enter(self, module: nn.Module, given: Any) -> None:
+    def enter(self, module: nn.Module, given: Any) -> None:
         begins = {t.grad_fn for t in tensors_in(given) if t.grad_fn is not None}
         self._inside.append((self.now, begins))
         self.now = self._names.get(id(module), self.now)
 
-    def _leave(self, module: nn.Module, _: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, _: Any, output: Any) -> None:
         outer, begins = self._inside.pop()
         if id(module) in self._names:
             for tensor in tensors_in(output):
@@ -175,7 +175,7 @@ def record(whole: nn.Module, given: tuple[Any, ...]) -> fx.GraphModule:
         if isinstance(leaf, torch.Tensor):
             recording.placeholder(leaf, descriptors.PlainAOTInput(place))
     before = {name: recording.node_of(buffer) for name, buffer in buffers.items()}
-    with modules.watched(), recording:
+    with hooked(modules.enter, modules.leave), recording:
         output = whole(*given)
     results: list[tuple[Any, Any]] = []
     if not isinstance(whole, OutputOf):

@@ -64,13 +64,13 @@ def signature_of(node: fx.Node) -> str:
 
 
 FORMAT = {"format": "baechi-profile", "version": 1}
-_MOVED = "moved {} bytes"  # what additions take
-_UPDATED = "updated {} bytes of {} by {}"  # a weight, by an optimizer
-FEW, MANY = 1 << 10, 1 << 24
+FEW, MANY = 1 << 10, 1 << 24  # bytes that were measured; others are on the line between them
+MOVED = "moved {} bytes"  # read or written, as an addition does
 
 
-def _update_of(optimizer: str, dtype: torch.dtype) -> str:
-    return _UPDATED.format("{}", str(dtype)[6:], optimizer)
+def updated(optimizer: str, dtype: torch.dtype) -> str:
+    """Return what is done with a weight's bytes in an update."""
+    return f"updated {{}} bytes of {str(dtype)[6:]} by {optimizer}"
 
 
 @dataclass
@@ -98,45 +98,29 @@ class Costs:
         """Return the bytes that a call holds beside what it reads and returns."""
         return self.temporary.get(signature, 0)
 
-    def moving(self, count: int, kind: str) -> int:
-        """Return the nanoseconds of reading or writing so many bytes, as an addition does."""
-        return self._between(_MOVED, count, kind)
-
-    def _between(self, signature: str, count: int, kind: str) -> int:
-        few, many = (self.time_of(signature.format(n), kind) for n in (FEW, MANY))
+    def of_bytes(self, count: int, kind: str, what: str = MOVED) -> int:
+        """Return the nanoseconds of what is done with so many bytes, by default moving them."""
+        few, many = (self.time_of(what.format(n), kind) for n in (FEW, MANY))
         return max(few, few + (many - few) * (count - FEW) // (MANY - FEW)) if count else 0
 
-    def set_moving(self, kind: str, few: int, many: int) -> None:
+    def set_of_bytes(self, kind: str, few: int, many: int, what: str = MOVED) -> None:
         """Say what FEW and MANY bytes take."""
-        self._set(_MOVED, kind, few, many)
-
-    def _set(self, signature: str, kind: str, few: int, many: int) -> None:
         for count, time in ((FEW, few), (MANY, many)):
-            self.times.setdefault(signature.format(count), {})[kind] = time
+            self.times.setdefault(what.format(count), {})[kind] = time
 
-    def knows_moving(self, kind: str) -> bool:
-        """Tell whether it has what moving bytes takes on a kind of device by name."""
-        return kind in self.times.get(_MOVED.format(FEW), {})
+    def knows(self, kind: str, what: str = MOVED) -> bool:
+        """Tell whether it has what that takes on a kind of device by name."""
+        return kind in self.times.get(what.format(FEW), {})
 
     def updating(self, optimizer: str, weight: torch.Tensor, moved: int, kind: str) -> int:
         """Return the nanoseconds of an optimizer's update of a weight, which moves so many bytes.
 
         One that was not measured takes what moving them does.
         """
-        if not self.knows_update(optimizer, weight.dtype, kind):
-            return self.moving(moved, kind)
-        return self._between(_update_of(optimizer, weight.dtype), weight.nbytes, kind)
-
-    def knows_update(self, optimizer: str, dtype: torch.dtype, kind: str) -> bool:
-        """Tell whether updates of weights of a type were measured on a kind of device."""
-        signature = _update_of(optimizer, dtype).format(FEW)
-        return kind in self.times.get(signature, {})
-
-    def set_updating(
-        self, optimizer: str, dtype: torch.dtype, kind: str, few: int, many: int
-    ) -> None:
-        """Say what the updates of weights of FEW and MANY bytes take."""
-        self._set(_update_of(optimizer, dtype), kind, few, many)
+        what = updated(optimizer, weight.dtype)
+        if not self.knows(kind, what):
+            return self.of_bytes(moved, kind)
+        return self.of_bytes(weight.nbytes, kind, what)
 
     def add(self, other: Costs) -> None:
         """Take over what another one knows and this one does not."""

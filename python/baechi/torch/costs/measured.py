@@ -21,7 +21,7 @@ from baechi.torch.capture.cache import captured
 from baechi.torch.capture.keys import is_call, shown_by
 from baechi.torch.capture.step import Step
 from baechi.torch.capture.trace import device_of
-from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of
+from baechi.torch.costs.costs import FEW, MANY, Costs, signature_of, traffic_of, updated
 from baechi.torch.devices import usable
 
 _BUSY = 150e-6  # seconds; longer than the host takes to ask for a call
@@ -191,7 +191,7 @@ def _measure(
         found = round(statistics.median(taken))
     except (RuntimeError, ValueError, IndexError, NotImplementedError):
         # It wants values that are not made up (an index, a positive definite matrix).
-        held, found = 0, costs.moving(traffic_of(node), kind)
+        held, found = 0, costs.of_bytes(traffic_of(node), kind)
     costs.times.setdefault(signature, {})[kind] = found
     costs.temporary[signature] = max(held, costs.temporary.get(signature, 0))
 
@@ -203,7 +203,7 @@ def _measure_moving(costs: Costs, kind: str, device: torch.device) -> None:
         half = torch.zeros(count // 2, dtype=torch.uint8, device=device)
         half.clone()
         taken.append(statistics.median(clock.time(half.clone) for _ in range(REPEATS)))
-    costs.set_moving(kind, *_on_a_line(taken, counts))
+    costs.set_of_bytes(kind, *_on_a_line(taken, counts))
 
 
 def measure_updates(
@@ -222,7 +222,7 @@ def measure_updates(
         for dtype in dtypes:
             with contextlib.suppress(RuntimeError, ValueError, TypeError, AssertionError):
                 taken = [_update_time(made, dtype, count, clock) for count in counts]
-                costs.set_updating(optimizer, dtype, kind, *_on_a_line(taken, counts))
+                costs.set_of_bytes(kind, *_on_a_line(taken, counts), updated(optimizer, dtype))
 
 
 def _update_time(

@@ -69,10 +69,10 @@ def estimated(calls: Iterable[fx.Node], kinds: Mapping[str, str] | Cluster) -> C
                 for kind, preset in presets.items()
             }
     for kind, preset in presets.items():
-        costs.set_moving(kind, *moving_of(preset))
+        costs.set_of_bytes(kind, *moving_of(preset))
     return costs
 
 
-def moving_of(preset: str) -> list[int]:
+def moving_of(preset: str) -> tuple[int, int]:
     """Return what moving FEW and MANY bytes takes."""
-    return [roofline_time(preset, 0, count) for count in (FEW, MANY)]
+    return roofline_time(preset, 0, FEW), roofline_time(preset, 0, MANY)

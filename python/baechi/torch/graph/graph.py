@@ -273,11 +273,11 @@ class _Assembly:
 
     def _adding(self, node: fx.Node, kind: str) -> int:
         """Return what adding a call's gradients to others takes, once."""
-        return sum(self._costs.moving(3 * size, kind) for size in self._makers.get(node, ()))
+        return sum(self._costs.of_bytes(3 * size, kind) for size in self._makers.get(node, ()))
 
     def _writing(self, node: fx.Node, kind: str) -> int:
         """Return what writing a call's buffers takes."""
-        return sum(self._costs.moving(2 * size, kind) for size in self._buffers.get(node, ()))
+        return sum(self._costs.of_bytes(2 * size, kind) for size in self._buffers.get(node, ()))
 
     def _add_last(self) -> None:
         """Add what is done once, for the last micro-batch, and delays nothing else there.

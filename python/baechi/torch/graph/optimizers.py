@@ -142,11 +142,11 @@ def _kept(cls: type, of_one: Made, dtype: torch.dtype) -> list[float]:
 
 def with_host(costs: Costs) -> Costs:
     """Return costs that know a host: as they were measured, else by the roofline of a CPU."""
-    if costs.knows_moving(STORE):
+    if costs.knows(STORE):
         return costs
     found = Costs(costs.source)
     found.add(costs)
-    found.set_moving(STORE, *moving_of(_CPU))
+    found.set_of_bytes(STORE, *moving_of(_CPU))
     return found
 
 

@@ -51,7 +51,7 @@ class RankCalls(Backend):
         self._batch: Any = ()
         self._is_traced = self._has_asked = False
         self._classes = Classes(model)
-        devices = frozenset({processes.traced})
+        devices = [processes.traced]
 
         def call(word: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             assert word  # which is then guarded
@@ -60,7 +60,7 @@ class RankCalls(Backend):
                     "torch.compile is switched off (TORCHDYNAMO_DISABLE, set_stance), and over "
                     "ranks nothing runs without it: switch it on"
                 )
-            args, kwargs = batch_on((args, kwargs), processes.traced, devices)
+            args, kwargs = batch_on((args, kwargs), devices)
             return model._call_impl(*args, **kwargs)
 
         made, backend = with_own_code(call), weakly(self.__call__)

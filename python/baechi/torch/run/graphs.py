@@ -271,8 +271,7 @@ class Graph:
         if part is not None:
             values = kept.take(part.read, part.later, again=again)
             values.extend(tangent for tangent in tangents if tangent is not None)
-            found: list[Any] = part.run(values)
-            return found
+            return part.run(values)
         whole = self._backward_of((True,) * len(defined))
         assert whole is not None  # it needs no zeros
         values = kept.take(whole.read, (), again=again)

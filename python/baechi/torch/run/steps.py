@@ -76,11 +76,11 @@ class Steps:
         self._graphs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         whole = self._whole
 
-        first, devices = placement.accelerators[0], frozenset(placement.accelerators)
+        devices = placement.accelerators
 
         def one(word: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
             assert word  # which is then guarded
-            args, kwargs, targets = batch_on((args, kwargs, targets), first, devices)
+            args, kwargs, targets = batch_on((args, kwargs, targets), devices)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
         self._classes = Classes(model)
@@ -93,7 +93,7 @@ class Steps:
         """Run a mini-batch; return the mean loss, weighted by samples."""
         count = samples_in(inputs, "inputs", targets)
         if self.placement.away.store is not None:  # which a batch on the CPU would be on
-            inputs, targets = self._on_first((inputs, targets))
+            inputs, targets = batch_on((inputs, targets), self.placement.accelerators)
         self._collected.clear()  # of a step that was broken off
         losses: list[torch.Tensor] = []
         shares: list[float] = []
@@ -108,10 +108,6 @@ class Steps:
                 shares.append(share)
         losses += self._run(shares, scaler)
         return sum(losses[1:], start=losses[0])
-
-    def _on_first(self, batch: Any) -> Any:
-        accelerators = self.placement.accelerators
-        return batch_on(batch, accelerators[0], frozenset(accelerators))
 
     def _collect(self, args: Any, kwargs: Any, targets: Any) -> bool:
         """Take a micro-batch; False where it has to be run by itself."""
@@ -154,7 +150,7 @@ class Steps:
         return ""
 
     def _call(self, args: Any, kwargs: Any, targets: Any, share: float, scaler: Any) -> Any:
-        args, kwargs, targets = self._on_first((args, kwargs, targets))
+        args, kwargs, targets = batch_on((args, kwargs, targets), self.placement.accelerators)
         output = self.model(*args, **kwargs)
         loss = self._whole.of(output, targets)
         part = loss * share

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from baechi._core import InputError
 from baechi.torch.private import graph_task
-from baechi.torch.where.moving import listed, map_tensors
+from baechi.torch.where.moving import listed
 
 States = dict[torch.device, bytes]
 
@@ -217,8 +217,7 @@ def outside(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def states_of(devices: Iterable[torch.device]) -> States:
     """Return the states of the generators of devices."""
-    found: States = outside(lambda: {d: state_of(d).numpy().tobytes() for d in devices})
-    return found
+    return outside(lambda: {d: state_of(d).numpy().tobytes() for d in devices})
 
 
 def put_states(states: States) -> None:
@@ -236,8 +235,7 @@ def state_of(device: torch.device) -> torch.Tensor:
     """Return the state of a device's generator."""
     if device.type == "cpu":
         return torch.get_rng_state()
-    found: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
-    return found
+    return torch.get_device_module(device).get_rng_state(device)
 
 
 def set_state(device: torch.device, state: torch.Tensor) -> None:
@@ -250,15 +248,11 @@ def set_state(device: torch.device, state: torch.Tensor) -> None:
 
 def _memory_of(given: Any) -> list[Hashable]:
     """Return what tells the arguments of one call from those of another."""
-    found: list[Hashable] = []
 
-    def look(tensor: torch.Tensor) -> torch.Tensor:
+    def address(tensor: torch.Tensor) -> int:
         try:
-            address = tensor.data_ptr()
+            return tensor.data_ptr()
         except (RuntimeError, NotImplementedError):  # of what has none: sparse, inside torch.func
-            address = id(tensor)
-        found.append((address, tensor._version, tensor.shape))
-        return tensor
+            return id(tensor)
 
-    map_tensors(look, given)
-    return found
+    return [(address(tensor), tensor._version, tensor.shape) for tensor in listed(given)]

@@ -120,43 +120,30 @@ class Bring:
         # What is on the host is never of use to a module with weights elsewhere.
         self.devices = frozenset(devices) | (frozenset() if device is None else {_CPU})
 
-    def __call__(
-        self,
-        module: nn.Module,  # noqa: ARG002 the protocol's
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, Any]:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
         """Return the arguments where the module runs."""
         device = self.device
         if device is None:
             device = first_device((args, kwargs), self.devices)
-        brought: tuple[Any, Any] = moved((args, kwargs), device, self.devices)
-        return brought
+        return moved((args, kwargs), device, self.devices)
 
 
 class BringBatch:
     """The model's own forward pre-hook: a batch that is all on the host comes to a device."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.devices = frozenset(devices)
-        self.first = devices[0]
+        self.devices = list(devices)
 
-    def __call__(
-        self,
-        module: nn.Module,  # noqa: ARG002 the protocol's
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, Any]:
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> Any:  # noqa: ARG002
         """Return the arguments, on a device of the plan where none of them was."""
-        brought: tuple[Any, Any] = batch_on((args, kwargs), self.first, self.devices)
-        return brought
+        return batch_on((args, kwargs), self.devices)
 
 
-def batch_on(batch: Any, first: torch.device, devices: frozenset[torch.device]) -> Any:
+def batch_on(batch: Any, devices: Sequence[torch.device]) -> Any:
     """Return a batch that is all on the host on the first device; another one as it is."""
     if first_device(batch, devices) is not None:
         return batch
-    return moved(batch, first, {_CPU})
+    return moved(batch, devices[0], {_CPU})
 
 
 def returned(output: Any, device: torch.device, among: frozenset[torch.device]) -> Any:

@@ -152,8 +152,7 @@ class Together(TorchFunctionMode):
             comes = tensor.device == _CPU and (is_weight or (together and tensor.dim() > 0))
             return sent(tensor, device) if comes else tensor
 
-        found: tuple[Any, dict[str, Any]] = map_tensors(brought, (args, kwargs))
-        return found
+        return map_tensors(brought, (args, kwargs))
 
     def changes_what_is_away(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
         """Tell whether a function has to run on the host, since it changes a tensor there."""
@@ -172,12 +171,19 @@ class Together(TorchFunctionMode):
                 told = args[place] if len(args) > place else kwargs.get(name)
                 if told is not None and told is not False:
                     changed += [*args[1:2], kwargs.get("weight")]
-        elif func in CHANGED:
+        else:
+            changed += self.changed_by(func, args, kwargs)
+        return any(tensor.device == _CPU for tensor in read_by(changed, {}))
+
+    def changed_by(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """Return what a function changes that is not its first argument, or may change."""
+        changed: list[Any] = [kwargs.get("out")]
+        if func in CHANGED:
             position, name = CHANGED[func]
             changed.append(args[position] if len(args) > position else kwargs.get(name))
         elif isinstance(func, torch._ops.OpOverload):
             changed += [args[i] for i in written_by(func) if i < len(args)]
-        return any(tensor.device == _CPU for tensor in read_by(changed, {}))
+        return changed
 
     def is_apart(self, args: Any, kwargs: Any) -> bool:
         """Tell whether tensors are on several devices of the plan."""
@@ -193,16 +199,10 @@ class Together(TorchFunctionMode):
 
     def device_for(self, func: Any, args: Any, kwargs: Any) -> torch.device | None:
         """Return the device of what a function changes, else of the first tensor that it reads."""
-        candidates = [kwargs.get("out")]
-        if func in CHANGED:
-            position, name = CHANGED[func]
-            candidates.append(args[position] if len(args) > position else kwargs.get(name))
-        elif isinstance(func, torch._ops.OpOverload):
-            candidates += [args[i] for i in written_by(func) if i < len(args)]
-        for tensor in read_by(candidates, {}):
+        for tensor in read_by([self.changed_by(func, args, kwargs), args], kwargs):
             if tensor.device in self.devices:
                 return tensor.device
-        return next((t.device for t in read_by(args, kwargs) if t.device in self.devices), None)
+        return None
 
     def without_move(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return the arguments of a `to` between devices of the plan with the tensor's own device.
@@ -304,6 +304,7 @@ for _function in (
     Together.device_for,
     Together.with_weights,
     Together.changes_what_is_away,
+    Together.changed_by,
     give_back,
     marked,
     sent,
