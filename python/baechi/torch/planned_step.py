@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -207,7 +208,18 @@ def planned_in(
     """
 
     def made(*, held: bool) -> PlannedStep:
-        graph = graph_for(asked, step, cluster, costs, held=held, count=count)
+        graph = graph_of(
+            step,
+            costs,
+            cluster,
+            asked.optimizer,
+            asked.search.granularity,
+            held=held,
+            micro_batches=count,
+            calls=asked.micro_batches is None,
+            last_apart=_is_last_apart(asked),
+            by_pieces=store_of(cluster) is not None and _are_by_pieces(asked),
+        )
         if asked.plan is None:
             plan = search_for(asked, graph, cluster, count)
         else:
@@ -313,24 +325,6 @@ def measured_costs(
     return costs
 
 
-def graph_for(
-    asked: Request, step: Step, cluster: Cluster, costs: Costs, *, held: bool, count: int
-) -> StepGraph:
-    """Return the graph to plan."""
-    return graph_of(
-        step,
-        costs,
-        cluster,
-        asked.optimizer,
-        asked.search.granularity,
-        held=held,
-        micro_batches=count,
-        calls=asked.micro_batches is None,
-        last_apart=_is_last_apart(asked),
-        by_pieces=store_of(cluster) is not None and _are_by_pieces(asked),
-    )
-
-
 def _is_last_apart(asked: Request) -> bool:
     """Return whether what ends a step has operators of its own; replicas do that where they are."""
     if asked.plan is None:
@@ -348,16 +342,17 @@ def _are_by_pieces(asked: Request) -> bool:
 @stage("planning")
 def search_for(asked: Request, graph: StepGraph, cluster: Cluster, micro_batches: int) -> Plan:
     """Return a plan; with second runs only beside a host, where none fits, and if asked for."""
-    options = asked.search.for_graph()
+    how = asked.search
+    options: dict[str, Any] = {"method": how.method, "budget": how.budget, "seed": how.seed}
+    options |= how.options
     if micro_batches > 1:
         options["micro_batches"] = micro_batches
-    if asked.search.paper:
-        return plan_of_modules(graph, cluster, asked.search.nodes, **options)
+    if how.paper:
+        return plan_of_modules(graph, cluster, how.nodes, **options)
     if store_of(cluster) is not None:
         options.setdefault("residency", "auto")
-    recompute = asked.search.recompute
-    if recompute != "auto":
-        return place_graph(graph.graph, cluster, recompute=recompute, **options)
+    if how.recompute != "auto":
+        return place_graph(graph.graph, cluster, recompute=how.recompute, **options)
     try:
         return place_graph(graph.graph, cluster, **options)
     except DoesNotFit as error:

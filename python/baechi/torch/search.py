@@ -73,15 +73,6 @@ class Search:
         """Whether to plan as the paper does: modules, by its rules, and nothing is mended."""
         return str(self.options.get("paper", False)).lower() == "true"
 
-    def for_graph(self) -> dict[str, Any]:
-        """Return the keywords of `baechi.place_graph`."""
-        return {
-            "method": self.method,
-            "budget": self.budget,
-            "seed": self.seed,
-            **self.options,
-        }
-
 
 _CHOICES = {
     "recompute": ("auto", "all", "none"),

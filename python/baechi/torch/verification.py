@@ -45,15 +45,9 @@ def verified(
     tolerance: float | None,
     paused: Callable[[], Callable[[], None]],
 ) -> Verification:
-    """Compare a step on one device with the same step placed.
+    """Compare a step on one device with the same step placed; see `Placed.verify`.
 
-    Args:
-        model: It is placed.
-        inputs: As example inputs are given.
-        loss: From the output to a scalar; None: the output's own.
-        tolerance: Largest difference allowed; None: by the type of each tensor.
-        paused: Takes the model to one device, and returns what places it again.
-
+    What is ``paused`` takes the model to one device, and returns what places it again.
     """
     with _no_dropout(model):
         again = paused()

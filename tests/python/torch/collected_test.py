@@ -16,12 +16,22 @@ import baechi.torch.sim
 import pytest
 import torch
 from baechi.torch.run.steps import Steps
-from places import WIDTH, Branches, Hooked, homes_of, machine, placed, rows, same, virtual_ns
+from places import (
+    ON_ONE,
+    WIDTH,
+    Branches,
+    Hooked,
+    homes_of,
+    machine,
+    placed,
+    rows,
+    same,
+    virtual_ns,
+)
 from torch import nn
 from torch.nn import functional
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-ON_ONE: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
 
 
 @dataclasses.dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 import baechi.torch
 import pytest
 import torch
-from places import machine, placed_at_random, trains_the_same
+from places import ON_ONE, machine, placed_at_random, trains_the_same
 from step_models import module
 from torch import nn
 
@@ -202,8 +202,7 @@ def test_a_step_cuts_dictionaries_and_what_is_in_them_twice_stays_one(kind: Any)
     wanted = float(model(x, x).detach())
     calls: list[int] = []
     model.linear.register_forward_hook(lambda *found: calls.append(len(found[1][0])))
-    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
-    placed = baechi.torch.place(model, kind(x=x, y=x), "2x1GiB", micro_batches=2, **options)
+    placed = baechi.torch.place(model, kind(x=x, y=x), "2x1GiB", micro_batches=2, **ON_ONE)
     calls.clear()
     assert float(placed.step(kind(x=x, y=x))) == pytest.approx(wanted, rel=1e-12)
     assert set(calls) == {4}
@@ -222,7 +221,6 @@ def test_a_step_cuts_dictionaries_and_what_is_in_them_twice_stays_one(kind: Any)
 )
 def test_what_would_go_whole_to_every_micro_batch_is_refused(scale: Any, said: str) -> None:
     x = torch.randn(8, 8)
-    options: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
-    placed = baechi.torch.place(Asks(), {"x": x, "y": x}, "2x1GiB", micro_batches=2, **options)
+    placed = baechi.torch.place(Asks(), {"x": x, "y": x}, "2x1GiB", micro_batches=2, **ON_ONE)
     with pytest.raises(baechi.InputError, match=said):
         placed.step({"x": x, "y": x, "scale": scale})

@@ -26,6 +26,7 @@ from models.bank import ENTRIES
 WIDTH = 6
 DEVICES = 3
 CLOSE = 1e-9
+ON_ONE: dict[str, Any] = {"devices": ["cpu"] * 2, "method": "single", "bounds": False}
 
 
 def rows(seed: int, count: int = 4) -> torch.Tensor:

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -34,7 +33,6 @@ from baechi.torch.capture.loss import LossOf, OutputOf
 from baechi.torch.capture.recorder import hooked, record
 from baechi.torch.capture.shapes import Copies, Shapes, lent
 from baechi.torch.private import (
-    FakeTensorMode,
     aot_export_joint_with_descriptors,
     dynamo_graph_capture_for_export,
 )
@@ -175,7 +173,7 @@ def _quietly(whole: nn.Module) -> Iterator[None]:
 
 def _by_dynamo(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     names = _names(whole)
-    shapes = Shapes(_mode(), device)
+    shapes = Shapes(device)
     with lent(whole, shapes):
         given = shapes.of_all(example)
         traced = _traced(whole, given, shapes)
@@ -308,7 +306,7 @@ def exported(module: nn.Module, given: tuple[Any, ...], **how: bool) -> fx.Graph
 
 
 def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
-    shapes = Shapes(_mode(), device)
+    shapes = Shapes(device)
     ran, given = _copied(whole, example, shapes)
     with shapes.mode, _annotated(ran):
         graph = exported(ran, given)
@@ -317,7 +315,7 @@ def _by_shapes(whole: nn.Module, example: tuple[Any, ...], device: torch.device)
 
 def _by_recording(whole: nn.Module, example: tuple[Any, ...], device: torch.device) -> Joint:
     example = _beside_weights(whole, example)  # where calls run
-    graph = record(*_copied(whole, example, Copies(_mode(), device)))
+    graph = record(*_copied(whole, example, Copies(device)))
     return Joint(graph, lambda node: module_path(node, {}), "a recording of values")
 
 
@@ -328,10 +326,6 @@ def _copied(
     with lent(whole, shapes):
         memo = shapes.memo()
         return copy.deepcopy(whole, memo), shapes.of_example(example, memo)
-
-
-def _mode() -> FakeTensorMode:
-    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
 
 
 def _names(whole: nn.Module) -> dict[int, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -22,8 +23,9 @@ _PLAIN_COPIES = (torch.Tensor.__deepcopy__, nn.Parameter.__deepcopy__)
 class Shapes:
     """Makes tensors that have the shape, type and strides of others, all on one device."""
 
-    def __init__(self, mode: FakeTensorMode, device: torch.device) -> None:
-        self.mode, self._device = mode, device
+    def __init__(self, device: torch.device) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        self._device = device
         self._made: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []  # so that no id is used twice
 

@@ -148,14 +148,7 @@ def measure(
 def measured(
     calls: Iterable[fx.Node], devices: Mapping[str, torch.device], known: Costs | None = None
 ) -> Costs:
-    """Measure calls, each signature once on each device.
-
-    Args:
-        calls: Those of a step, `step.keys`.
-        devices: One device of each kind.
-        known: Measured before, and not again.
-
-    """
+    """Measure calls of a step, each signature once on the device of each kind; see `measure`."""
     costs = Costs(f"measured with PyTorch {torch.__version__}")
     if known is not None:
         costs.add(known)

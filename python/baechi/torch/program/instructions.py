@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 HOST = -1
 SENDS = ("send", "put", "fetch")
@@ -124,15 +125,7 @@ def slots_in(value: Any) -> Iterator[Slot]:
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return arguments with each leaf changed."""
-    if isinstance(value, list):
-        return [mapped(part, change) for part in value]
-    if isinstance(value, tuple):
-        return tuple(mapped(part, change) for part in value)
-    if isinstance(value, dict):
-        return {key: mapped(part, change) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(mapped(part, change) for part in (value.start, value.stop, value.step)))
-    return change(value)
+    return fx.node.map_aggregate(value, change)
 
 
 def filled(out: Any, result: Any) -> Iterator[tuple[Slot, Any]]:

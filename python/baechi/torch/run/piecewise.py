@@ -35,12 +35,7 @@ def piecewise(
 ) -> Optimizer:
     """Make an optimizer that updates weights on devices that do not keep them.
 
-    Args:
-        kind: One of PyTorch's own classes of `BY_PIECES`.
-        params: As the class takes them.
-        options: Of the class.
-        room: Is asked in each step.
-
+    The ``kind`` is a class of `BY_PIECES`, with its arguments; ``room`` is asked in each step.
     """
     if kind not in BY_PIECES:
         given = kind if isinstance(kind, type) else type(kind)

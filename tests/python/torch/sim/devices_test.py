@@ -270,6 +270,7 @@ def test_a_forked_child_is_told_that_it_cannot_use_the_devices(sim: Any) -> None
         ({"devices": 17}, "1 to 16 devices"),
         ({"memory": "2 gigs"}, "memory: '2 gigs' is not bytes with their unit"),
         ({"memory": ["1GiB"]}, "1 memory sizes for 4 devices"),
+        ({"pinned": "1 gig"}, "pinned: '1 gig' is not bytes with their unit"),
         ({"communication": "shouting"}, "parallel, sequential, duplex"),
         ({"clock": "sundial"}, "clock is 'real' or 'virtual'"),
         ({"links": {(0, "moon"): None}}, "device numbers or 'host'"),

@@ -282,8 +282,3 @@ def test_only_copies_of_pinned_memory_let_the_host_go_on(sim: Any, pinned: bool)
     assert sim.virtual_host_time() == pytest.approx(0 if pinned else 7e-3)
     sim.synchronize(0)
     assert sim.virtual_time() == pytest.approx(7e-3)
-
-
-def test_a_wrong_limit_is_named(sim: Any) -> None:
-    with pytest.raises(ValueError, match="pinned: '1 gig' is not bytes with their unit"):
-        sim.configure(pinned="1 gig")
