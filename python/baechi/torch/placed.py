@@ -63,6 +63,7 @@ class Placed:
                 device.capacity - self.plan.peaks[device.name]
                 for device in self.plan.cluster.devices
             ],
+            {name: index[device] for name, device in planned.batch.items()},
         )
         self._backend = self._made_backend()
         self._runs_on: dict[str, torch.device] = {}  # of what is away
@@ -253,7 +254,8 @@ class Placed:
     @property
     def left_out(self) -> list[str]:
         """Why parts of the model run eagerly, where some do."""
-        found = [frame.eager for frame in self._backend.frames if frame.eager]
+        backend = self._backend
+        found = [*(frame.eager for frame in backend.frames if frame.eager), *backend.uncompiled]
         return [*found, self._steps.by_calls] if self._steps and self._steps.by_calls else found
 
     @briefly

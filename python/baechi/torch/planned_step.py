@@ -30,7 +30,7 @@ from baechi.torch.devices import (
     warn_of_small,
     with_what_is_here,
 )
-from baechi.torch.graph.graph import PIECE, UPDATE, StepGraph, graph_of
+from baechi.torch.graph.graph import BATCH, PIECE, UPDATE, StepGraph, graph_of
 from baechi.torch.graph.modules import plan_of_modules
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.request import Request
@@ -73,6 +73,13 @@ class PlannedStep:
     def homes(self) -> dict[str, str]:
         """The device of every weight and buffer, by name."""
         return homes_of(self.plan, self.step)
+
+    @property
+    def batch(self) -> dict[str, str]:
+        """The device of every tensor of the batch, by name."""
+        names = [one.name for one in self.step.inputs if one.kind == "batch" and not one.part]
+        found = {name: device_in(self.plan.device_of, BATCH + name) for name in names}
+        return {name: device for name, device in found.items() if device is not None}
 
     @property
     def again(self) -> list[str]:

@@ -60,6 +60,7 @@ class Backend:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.frames: list[Frame] = []
+        self.uncompiled: list[str] = []  # why dynamo has no graphs of other frames
         self._last: dict[Graph, tuple[int, ...]] = {}  # of the last call, and its batch in bytes
         self._calls: dict[tuple[Graph, ...], dict[Graph, tuple[int, ...]]] = {}
         self._begins = True

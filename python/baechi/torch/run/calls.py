@@ -8,21 +8,27 @@ frame, or a graph.
 from __future__ import annotations
 
 import itertools
+import logging
+import re
+import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.joint import flags
 from baechi.torch.private import call_compiled, call_uncompiled
 from baechi.torch.run.backend import Backend, weakly
+from baechi.torch.where.arrivals import Brought
 from baechi.torch.where.drawn import Calls
-from baechi.torch.where.hooks import first_device
-from baechi.torch.where.moving import Brought
 
 _NUMBERS = itertools.count()
+_log = logging.getLogger(__name__)
+_DYNAMO = logging.getLogger("torch._dynamo.convert_frame")
+_PLACE = re.compile(r'File "(.*)", line (\d+), in')  # of the user's code, in an error of dynamo's
 
 call_eagerly = call_uncompiled  # until the next `compile_calls`
 
@@ -47,7 +53,7 @@ def compile_calls(model: nn.Module, backend: Backend) -> None:
         backend.begin()
         return classes.word()
 
-    call_compiled(model, bounded(compiled, backend.placement.accelerators, begin))
+    call_compiled(model, bounded(compiled, backend, begin))
 
 
 class Classes:
@@ -94,16 +100,14 @@ def with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def bounded(
-    compiled: Callable[..., Any],
-    devices: Sequence[torch.device],
-    begin: Callable[[], str],
+    compiled: Callable[..., Any], backend: Backend, begin: Callable[[], str]
 ) -> Callable[..., Any]:
     """Return a function that nobody compiles into a graph of theirs.
 
-    A batch that is all on the host comes to the first device before the call; `begin` is told, and
-    what it returns is the first argument.
+    A batch comes to its devices before the call; `begin` is told, and what it returns is the first
+    argument.
     """
-    first, among, calls = devices[0], frozenset(devices), Calls(devices)
+    calls, arrivals = Calls(backend.placement.accelerators), backend.placement.arrivals
 
     @torch.compiler.disable(  # type: ignore[untyped-decorator]
         recursive=False, reason="a placed model is compiled by itself"
@@ -120,12 +124,45 @@ def bounded(
     def call(*args: Any, **kwargs: Any) -> Any:
         word = begin()
         with torch._dynamo.config.patch(suppress_errors=True, **flags()):
-            if first_device((args, kwargs), among) is not None:
-                return compiled(word, *args, **kwargs)
-            batch = Brought((args, kwargs), first)
+            there = arrivals.of(args, kwargs)
+            batch = Brought((args, kwargs), there[:2])
             try:
-                return compiled(word, *batch.value[0], **batch.value[1])
+                with Listening(backend) as heard:
+                    result = compiled(word, *there[0], **there[1])
             finally:
                 batch.give_back()
+        for why in heard.new:
+            _log.warning("a part of the model runs eagerly, slower and right: %s", why)
+        return result
 
     return boundary
+
+
+class Listening(logging.Filter):
+    """Hears of each frame that dynamo cannot compile, of which its log has pages."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self._thread, self._said = threading.get_ident(), backend.uncompiled
+        self.new: list[str] = []
+
+    def __enter__(self) -> Listening:
+        """Begin."""
+        _DYNAMO.addFilter(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
+        _DYNAMO.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record is none of ours; note what ours says."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or threading.get_ident() != self._thread:
+            return True
+        places = [f" ({file}:{line})" for file, line in _PLACE.findall(str(error))]
+        why = kind_and_line(error) + (places or [""])[-1]
+        if why not in self._said:
+            self._said.append(why)
+            self.new.append(why)
+        return False

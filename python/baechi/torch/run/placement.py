@@ -14,6 +14,7 @@ from torch import fx, nn
 from baechi.torch.capture.keys import SUM
 from baechi.torch.program.instructions import HOST
 from baechi.torch.run.away import Away
+from baechi.torch.where.arrivals import Arrivals
 from baechi.torch.where.homes import named_tensors
 
 
@@ -33,6 +34,7 @@ class Placement:
         replay: Whether it is captured, and replayed.
         away: What is on a host while no device reads it.
         spare: The bytes of each device that the plan leaves free.
+        batch: The device of each tensor of the batch, by name.
 
     """
 
@@ -46,6 +48,7 @@ class Placement:
         again: Collection[str] = (),
         away: Away | None = None,
         spare: Sequence[int] = (),
+        batch: Mapping[str, int] | None = None,
         *,
         compile: bool = False,  # noqa: A002
         replay: bool = False,
@@ -61,6 +64,8 @@ class Placement:
         self.away = away or Away()
         self.spare = [*spare] or [0] * len(devices)
         self.accelerators = [d for i, d in enumerate(devices) if i != self.away.store]
+        at = {name: devices[i] for name, i in (batch or {}).items() if i != self.away.store}
+        self.arrivals = Arrivals(self.accelerators, at)
         self.names_by_id = {id(module): path for path, module in model.named_modules()}
         there = {name: home for name, home in self.homes.items() if home != self.away.store}
         self._of_path = _by_path(self.device_of_key, there)

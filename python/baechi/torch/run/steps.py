@@ -36,7 +36,7 @@ from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.placement import Placement
 from baechi.torch.run.regions import gathered
-from baechi.torch.where.hooks import batch_on
+from baechi.torch.where.arrivals import Brought
 
 
 class _ByCallsError(Exception):
@@ -76,11 +76,12 @@ class Steps:
         self._graphs: list[Callable[..., Any]] = []  # dynamo has no other hold on them
         whole = self._whole
 
-        devices = placement.accelerators
+        arrivals = placement.arrivals
 
         def one(word: str, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any) -> Any:
             assert word  # which is then guarded
-            args, kwargs, targets = batch_on((args, kwargs, targets), devices)
+            if not arrivals.has_come((args, kwargs, targets)):
+                args, kwargs, targets = arrivals.from_host(args, kwargs, targets)
             return whole.of(model._call_impl(*args, **kwargs), targets)
 
         self._classes = Classes(model)
@@ -92,8 +93,18 @@ class Steps:
     def __call__(self, inputs: Any, targets: Any, scaler: Any) -> torch.Tensor:
         """Run a mini-batch; return the mean loss, weighted by samples."""
         count = samples_in(inputs, "inputs", targets)
-        if self.placement.away.store is not None:  # which a batch on the CPU would be on
-            inputs, targets = batch_on((inputs, targets), self.placement.accelerators)
+        there: tuple[Any, Any, Any] = inputs, {}, targets
+        arrivals = self.placement.arrivals
+        # Beside a store, which a batch on the CPU would be on, programs do not bring it.
+        if self.placement.away.store is not None or arrivals.has_come(there):
+            there = arrivals.of(*there)
+        batch = Brought((inputs, targets), (there[0], there[2]))
+        try:
+            return self._run_parts(there[0], there[2], count, scaler)
+        finally:
+            batch.give_back()
+
+    def _run_parts(self, inputs: Any, targets: Any, count: int, scaler: Any) -> torch.Tensor:
         self._collected.clear()  # of a step that was broken off
         losses: list[torch.Tensor] = []
         shares: list[float] = []
@@ -150,7 +161,7 @@ class Steps:
         return ""
 
     def _call(self, args: Any, kwargs: Any, targets: Any, share: float, scaler: Any) -> Any:
-        args, kwargs, targets = batch_on((args, kwargs, targets), self.placement.accelerators)
+        args, kwargs, targets = self.placement.arrivals.of(args, kwargs, targets)
         output = self.model(*args, **kwargs)
         loss = self._whole.of(output, targets)
         part = loss * share

@@ -16,12 +16,17 @@ MAPPINGS = (dict, UserDict)  # tokenizers return the other
 _CPU = torch.device("cpu")
 
 
-def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], Any], value: Any, named: Any = None) -> Any:
     """Return a value with its tensors changed; it is itself where none of them was.
 
-    Tensors are looked for in tuples, lists, dictionaries and dataclasses, which keep their type.
+    Args:
+        change: Of a tensor.
+        value: Tensors are looked for in tuples, lists, dictionaries and dataclasses, which keep
+            their type.
+        named: Nested dictionaries of other changes, by names and positions in the value.
+
     """
-    return _mapped(change, value)[0]
+    return _mapped(change, value, named)[0]
 
 
 def listed(value: Any) -> list[torch.Tensor]:
@@ -36,8 +41,10 @@ def listed(value: Any) -> list[torch.Tensor]:
     return found
 
 
-def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, bool]:
+def _mapped(change: Callable[[torch.Tensor], Any], value: Any, named: Any) -> tuple[Any, bool]:
     """Return the changed value, and whether anything was changed."""
+    if named is not None and not isinstance(named, dict):
+        change, named = named, None
     if isinstance(value, torch.Tensor):
         changed = change(value)
         return changed, changed is not value
@@ -45,18 +52,18 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
         data = change(value.data)
         return (value, False) if data is value.data else (value.to(data.device), True)
     if isinstance(value, (tuple, list)):
-        pairs = [_mapped(change, item) for item in value]
+        pairs = [_mapped(change, item, _of(named, i)) for i, item in enumerate(value)]
         if not any(changed for _, changed in pairs):
             return value, False
         items = [item for item, _ in pairs]
         return _sequence_like(value, items), True
     if isinstance(value, MAPPINGS):
-        found = {key: _mapped(change, item) for key, item in value.items()}
+        found = {key: _mapped(change, item, _of(named, key)) for key, item in value.items()}
         if not any(changed for _, changed in found.values()):
             return value, False
         return _like(value, {key: item for key, (item, _) in found.items()}), True
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        found = {name: _mapped(change, getattr(value, name)) for name in _names(value)}
+        found = {n: _mapped(change, getattr(value, n), _of(named, n)) for n in names_in(value)}
         if not any(changed for _, changed in found.values()):
             return value, False
         twin = copy.copy(value)  # made anew, `__post_init__` would change it once more
@@ -64,6 +71,10 @@ def _mapped(change: Callable[[torch.Tensor], Any], value: Any) -> tuple[Any, boo
             object.__setattr__(twin, name, item)  # it may be frozen
         return twin, True
     return value, False
+
+
+def _of(named: Any, key: Any) -> Any:
+    return None if named is None else named.get(str(key))
 
 
 def _sequence_like(value: Any, items: list[Any]) -> Any:
@@ -120,55 +131,17 @@ def sent(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
     return there
 
 
-class Brought:
-    """A value on another device; `give_back` shows the caller what became of its containers.
-
-    What is called with a batch may take from its dictionaries and append to its lists: those that
-    it is given are copies, with tensors of another device in them.
-    """
-
-    def __init__(self, value: Any, device: torch.device | None) -> None:
-        self.value = moved(value, device, {_CPU})
-        self._pairs: list[tuple[Any, Any]] = []  # containers, and their copies
-        self._was: dict[int, tuple[Any, Any]] = {}  # by id: what is in a copy, and what it was
-        self._note(value, self.value)
-
-    def _note(self, before: Any, now: Any) -> None:
-        if now is before:
-            return
-        self._was[id(now)] = now, before
-        if isinstance(before, torch.Tensor):
-            return
-        self._pairs.append((before, now))
-        for a, b in zip(_items(before), _items(now), strict=True):
-            self._note(a, b)
-
-    def give_back(self) -> None:
-        """Change the caller's containers as their copies were changed."""
-        for before, now in self._pairs:
-            items = [self._was.get(id(item), (None, item))[1] for item in _items(now)]
-            if [*map(id, items)] == [*map(id, _items(before))] and _names(before) == _names(now):
-                continue
-            if isinstance(before, list):
-                before[:] = items
-            elif dataclasses.is_dataclass(before):
-                for name, item in zip(_names(now), items, strict=True):
-                    object.__setattr__(before, name, item)
-            elif isinstance(before, MAPPINGS):
-                before.clear()
-                before.update(zip(_names(now), items, strict=True))
-
-
-def _names(container: Any) -> list[Any]:
+def names_in(container: Any) -> list[Any]:
+    """Return the names of what is in a dataclass or a mapping, in their order."""
     if dataclasses.is_dataclass(container):
         return [f.name for f in dataclasses.fields(container) if hasattr(container, f.name)]
     return list(container) if isinstance(container, MAPPINGS) else []
 
 
-def _items(container: Any) -> list[Any]:
+def items_in(container: Any) -> list[Any]:
     """Return what is in a container, in the order of its names."""
     if dataclasses.is_dataclass(container):
-        return [getattr(container, name) for name in _names(container)]
+        return [getattr(container, name) for name in names_in(container)]
     if isinstance(container, MAPPINGS):
         return list(container.values())
     return list(container) if isinstance(container, (list, tuple)) else []
