@@ -244,7 +244,7 @@ def test_views_have_the_memory_of_their_base() -> None:
     nodes = _graph(made, torch.ones(4, 3))
     calls = [n for n in nodes if is_call(n)]
     assert [n.target for n in calls] == [torch.ops.aten.mul.Tensor, torch.ops.aten.exp.default]
-    assert {base_of(n, {}) for n in nodes if is_view(n)} == {calls[0]}
+    assert {base_of(n) for n in nodes if is_view(n)} == {calls[0]}
 
 
 def test_moves_change_the_device_and_nothing_else() -> None:

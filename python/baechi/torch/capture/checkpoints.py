@@ -39,14 +39,14 @@ def calls_again(
     The model says so by `torch.utils.checkpoint`, which keeps what others read of a region. What
     reads a tensor that is changed in place does not run again.
     """
-    found, memo = [], dict[fx.Node, fx.Node]()
+    found = []
     changes = [n for n in graph.nodes if _changes(n)]
-    changed = {base_of(read, memo) for node in changes for read in node.all_input_nodes}
+    changed = {base_of(read) for node in changes for read in node.all_input_nodes}
     for node in graph.nodes:
         region, by_plan = _region(node), planned(node)
         if not is_call(node) or is_backward(node) or _changes(node):
             continue
-        if any(base_of(read, memo) in changed for read in node.all_input_nodes):
+        if any(base_of(read) in changed for read in node.all_input_nodes):
             continue
         if not (by_plan or region is not None):
             continue

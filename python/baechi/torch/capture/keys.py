@@ -9,6 +9,7 @@ on several agree.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -41,12 +42,22 @@ def shown_by(node: fx.Node) -> fx.Node | None:
         return node.args[0] if isinstance(node.args[0], fx.Node) else None
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
-    for position, argument in enumerate(node.target._schema.arguments):
+    place = _shown_argument(node.target)
+    if place is None:
+        return None
+    position, name = place
+    given = node.args[position] if len(node.args) > position else node.kwargs.get(name)
+    return given if isinstance(given, fx.Node) else None
+
+
+@functools.cache
+def _shown_argument(target: torch._ops.OpOverload) -> tuple[int, str] | None:
+    """Return the place and the name of the argument whose memory an operator's result shows."""
+    for position, argument in enumerate(target._schema.arguments):
         alias = argument.alias_info
         marked = alias is not None and not alias.is_write
-        if marked or (position == 0 and name_of(node) in _UNMARKED_VIEWS):
-            given = node.args[position : position + 1] or (node.kwargs.get(argument.name),)
-            return given[0] if isinstance(given[0], fx.Node) else None
+        if marked or (position == 0 and target.name() in _UNMARKED_VIEWS):
+            return position, argument.name
     return None
 
 
@@ -55,18 +66,11 @@ def is_view(node: fx.Node) -> bool:
     return shown_by(node) is not None
 
 
-def base_of(node: fx.Node, memo: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Return the node that made the memory which a node shows; `memo` keeps what was found."""
-    path = [node]
-    while path[-1] not in memo:
-        shown = shown_by(path[-1])
-        if shown is None:
-            memo[path[-1]] = path[-1]
-        else:
-            path.append(shown)
-    base = memo[path[-1]]
-    memo.update(dict.fromkeys(path, base))
-    return base
+def base_of(node: fx.Node) -> fx.Node:
+    """Return the node that made the memory which a node shows."""
+    while (shown := shown_by(node)) is not None:
+        node = shown
+    return node
 
 
 def is_move(node: fx.Node) -> bool:

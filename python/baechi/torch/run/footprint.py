@@ -104,13 +104,12 @@ def peak_of_loss(step: Step) -> int:
 
     What one formula of autograd makes is there until its last call, as in C++.
     """
-    shows: dict[fx.Node, fx.Node] = {}
     nodes = list(step.graph.graph.nodes)
     back = [(i, node, node.meta.get("seq_nr")) for i, node in enumerate(nodes) if is_backward(node)]
     end = {formula: i for i, _, formula in back}
     until = {node: i if formula is None else end[formula] for i, node, formula in back}
     for i, node in enumerate(nodes):
-        for base in {base_of(read, shows) for read in node.all_input_nodes}:
+        for base in {base_of(read) for read in node.all_input_nodes}:
             until[base] = max(until.get(base, i), i)
     change = [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):

@@ -120,7 +120,6 @@ def mark(
         return module_path(node, ids)
 
     keys = keys_of(graph, module_of, outside_of(graph, ids))
-    memo: dict[fx.Node, fx.Node] = {}
     forward_of: dict[Any, int] = {}
     inputs = itertools.count()
     for node in graph.nodes:
@@ -139,7 +138,7 @@ def mark(
                 device = _device_of(node, keys.get(node), module_of(node), placement, forward_of)
             else:
                 shown = node.all_input_nodes
-                base = base_of(node, memo) if not is_move(node) else shown[0]
+                base = base_of(node) if not is_move(node) else shown[0]
                 device = base.meta.get(_DEVICE)
                 _mark_tensor(node)
         if device is not None:
