@@ -28,9 +28,18 @@ class DoesNotFit(Exception):
 
     __module__ = "baechi"  # where a user finds it
 
-    def __init__(self, answer: _core.Unplaceable | Any) -> None:
-        """Take over what the planner found."""
+    operator: str | None = None
+    proved = False
+    smallest_capacity: int | None = None
+    smallest_device_count: int | None = None
+    step_with_recomputation_ns: int | None = None
+
+    def __init__(self, answer: _core.Unplaceable | str, short_by: int = 0) -> None:
+        """Take over what the planner found, or a reason and the missing bytes."""
         super().__init__(str(answer))
+        if isinstance(answer, str):
+            self.reason, self.short_by = answer, short_by
+            return
         self.operator = answer.operator
         self.short_by = answer.short_by
         self.proved = answer.proved

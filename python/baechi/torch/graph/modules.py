@@ -39,46 +39,21 @@ class ModuleGraph:
     graph: Graph
     module_of: dict[str, str]
 
-    def expanded(self, device_of: Mapping[str, str]) -> dict[str, str]:
-        """Return the device of every operator of the step."""
-        return {name: device_of[module] for name, module in self.module_of.items()}
-
-
-@dataclass(frozen=True)
-class _TooMuch:
-    """Why a plan of modules is none."""
-
-    reason: str
-    short_by: int
-    operator: str | None = None
-    proved: bool = False
-    smallest_capacity: int | None = None
-    smallest_device_count: int | None = None
-    step_with_recomputation_ns: int | None = None
-
-    def __str__(self) -> str:
-        return self.reason
-
 
 def plan_of_modules(step: StepGraph, cluster: Cluster, nodes: int | None, **options: Any) -> Plan:
-    """Place the modules of a step, and replay its calls there; the paper mends nothing.
-
-    Args:
-        step: Whose operators are calls.
-        cluster: The devices.
-        nodes: See `graph_of_modules`.
-        options: Of `place_graph`.
-
-    """
+    """Place the modules of a step, and replay its calls there; the paper mends nothing."""
     modules = graph_of_modules(step, nodes)
-    coarse = place_graph(modules.graph, cluster, **options)
-    plan = simulate(step.graph, cluster, modules.expanded(coarse.device_of))
-    over = {d.name: plan.peaks[d.name] - d.capacity for d in cluster.devices}
+    coarse = place_graph(modules.graph, cluster, **options).device_of
+    device_of = {name: coarse[module] for name, module in modules.module_of.items()}
+    plan = simulate(step.graph, cluster, device_of)
     if plan.fits:
         return plan
-    device = max(over, key=lambda name: over[name])
-    words = f"replayed, the calls of these modules need {over[device]} bytes more than {device} has"
-    raise DoesNotFit(_TooMuch(f"{words}, and with paper nothing is mended", over[device]))
+    short, device = max((plan.peaks[d.name] - d.capacity, d.name) for d in cluster.devices)
+    raise DoesNotFit(
+        f"replayed, the calls of these modules need {short} bytes more than {device} has, and with "
+        "paper nothing is mended",
+        short,
+    )
 
 
 def graph_of_modules(step: StepGraph, nodes: int | None = None) -> ModuleGraph:
