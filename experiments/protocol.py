@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from baechi.torch.run.calls import call_eagerly
+from baechi.torch.private import call_uncompiled
 
 from experiments.page import Column, Page, Table, milliseconds, nanoseconds, percent
 from experiments.placed_step import Machine, Step, measured_costs, placed_model, taken
@@ -28,7 +28,7 @@ def row(workload: TorchWorkload, method: str, costs: Any) -> dict[str, Any] | No
         if not plan.transfers:
             return None
         program = taken(placed, inputs)
-        call_eagerly(placed.model)
+        call_uncompiled(placed.model)
         eager = taken(placed, inputs)
     with placed_model(workload, FREE, DEVICES, plan=plan, costs=costs) as (placed, inputs):
         free = taken(placed, inputs)

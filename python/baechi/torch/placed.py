@@ -19,10 +19,11 @@ from baechi.reports import report
 from baechi.summary import Summary, on_one_device, summary
 from baechi.torch.graph.optimizers import updates_of
 from baechi.torch.planned_step import PlannedStep
+from baechi.torch.private import call_uncompiled
 from baechi.torch.program.peaks import GRANULE
 from baechi.torch.request import Request
 from baechi.torch.run.backend import Backend
-from baechi.torch.run.calls import call_eagerly, compile_calls
+from baechi.torch.run.calls import compile_calls
 from baechi.torch.run.footprint import CallWalk, peak_of_loss, peaks_of_call, resident
 from baechi.torch.run.mini_batch import samples_in
 from baechi.torch.run.piecewise import piecewise
@@ -144,7 +145,7 @@ class Placed:
     def restore(self) -> nn.Module:
         """Undo everything: the model runs, and its weights are, where they were before."""
         if self._active:
-            call_eagerly(self.model)
+            call_uncompiled(self.model)
             self._installed.remove()
             self._backend.end()
             self._active = False
@@ -281,7 +282,7 @@ class Placed:
     def _paused(self) -> Callable[[], None]:
         """Take the model back to one device; return what places it again."""
         device = self._devices[0]
-        call_eagerly(self.model)
+        call_uncompiled(self.model)
         self._installed.remove()
         was = {name: t.device for name, t in named_tensors(self.model)}
         Homes(self.model, dict.fromkeys(was, device)).move()

@@ -13,8 +13,9 @@ import baechi.torch
 import baechi.torch.sim as sim
 import torch
 from baechi.torch.capture.loss import call_arguments, tensors_in
+from baechi.torch.private import call_uncompiled
 from baechi.torch.run.backend import Backend
-from baechi.torch.run.calls import call_eagerly, compile_calls
+from baechi.torch.run.calls import compile_calls
 from baechi.torch.run.placement import Placement
 from baechi.torch.where import Homes, Installed, install
 from baechi.torch.where.homes import named_tensors
@@ -126,7 +127,7 @@ def placed(
     try:
         yield backend
     finally:
-        call_eagerly(model)
+        call_uncompiled(model)
         installed.remove()
 
 

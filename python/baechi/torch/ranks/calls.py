@@ -28,7 +28,7 @@ from baechi.torch.ranks.processes import Agreement
 from baechi.torch.ranks.program import READ, RankPlacement, RankProgram
 from baechi.torch.run.backend import Backend, Frame, weakly
 from baechi.torch.run.calls import Classes, with_own_code
-from baechi.torch.run.footprint import CallWalk, beside, bytes_on, peaks_of_call
+from baechi.torch.run.footprint import CallWalk, bytes_of_batch, peaks_of_call
 from baechi.torch.run.graphs import Graph
 from baechi.torch.where.hooks import batch_on
 
@@ -110,7 +110,7 @@ class RankCalls(Backend):
             self._facts["program"] = made.digest
             self._facts[READ] = facts_of(self.placement.others_of(args, self._batch))
             if made.joint.tangents:
-                (batch,) = bytes_on([self.processes.traced], beside(self.placement.model, args))
+                (batch,) = bytes_of_batch(self.placement.model, [self.processes.traced], args)
                 self.last = made, batch
             return made(*args)
 

@@ -22,7 +22,7 @@ from baechi.torch.ranks.errors import facts_of
 from baechi.torch.ranks.gradients import is_finite, stand_for_gradients
 from baechi.torch.ranks.processes import Agreement
 from baechi.torch.ranks.program import READ, RankPlacement, RankProgram
-from baechi.torch.run.footprint import beside, bytes_on
+from baechi.torch.run.footprint import bytes_of_batch
 from baechi.torch.run.joint import Joint
 from baechi.torch.run.mini_batch import parts_of, samples_in
 from baechi.torch.run.steps import Collectable, Group, Steps, scale_of
@@ -107,7 +107,7 @@ class RankSteps(Steps):
         what = "finish this step (gradients stay as they were)"
         told = Agreement(processes, what, {}, error, numbers)
         given = (value for _, group, _ in groups for args in group for value in args)
-        (self.batch,) = bytes_on([processes.traced], beside(self.model, given))
+        (self.batch,) = bytes_of_batch(self.model, [processes.traced], given)
         found = told.numbers()
         for weight, gradient in self._sums.values():
             super()._give(weight, gradient)

@@ -23,7 +23,7 @@ from torch import fx, nn
 from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.begun import SEED, begin_gradients, memory_of
 from baechi.torch.program import Program
-from baechi.torch.run.footprint import beside, bytes_on
+from baechi.torch.run.footprint import bytes_of_batch
 from baechi.torch.run.graphs import Graph
 from baechi.torch.run.placement import Placement
 from baechi.torch.where.functions import ONE_BY_ONE
@@ -112,8 +112,7 @@ class Backend:
 
         def called(*args: Any) -> list[Any]:
             if not batch:
-                tensors = beside(self.placement.model, args)
-                batch.append(bytes_on(self.placement.devices, tensors))
+                batch.append(bytes_of_batch(self.placement.model, self.placement.devices, args))
             if self._begins:
                 self._begins = False
                 self._calls[tuple(self._last)] = self._last

@@ -20,7 +20,7 @@ from torch import nn
 
 from baechi.brief_errors import kind_and_line
 from baechi.torch.capture.joint import flags
-from baechi.torch.private import call_compiled, call_uncompiled
+from baechi.torch.private import call_compiled
 from baechi.torch.run.backend import Backend, weakly
 from baechi.torch.where.arrivals import Brought
 from baechi.torch.where.drawn import Calls
@@ -29,8 +29,6 @@ _NUMBERS = itertools.count()
 _log = logging.getLogger(__name__)
 _DYNAMO = logging.getLogger("torch._dynamo.convert_frame")
 _PLACE = re.compile(r'File "(.*)", line (\d+), in')  # of the user's code, in an error of dynamo's
-
-call_eagerly = call_uncompiled  # until the next `compile_calls`
 
 
 def compile_calls(model: nn.Module, backend: Backend) -> None:

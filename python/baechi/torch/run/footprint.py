@@ -120,12 +120,6 @@ def peak_of_loss(step: Step) -> int:
     return max(itertools.accumulate(change))
 
 
-def beside(model: nn.Module, values: Iterable[Any]) -> list[torch.Tensor]:
-    """Return the tensors among values that are no weights or buffers of a model."""
-    own = {id(tensor) for _, tensor in named_tensors(model)}
-    return [v for v in values if isinstance(v, torch.Tensor) and id(v) not in own]
-
-
 def _memory(node: fx.Node) -> int:
     value = node.meta.get("val")
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else 0
@@ -153,8 +147,12 @@ def resident(
     return found, taken
 
 
-def bytes_on(devices: Sequence[torch.device], tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
-    """Return what tensors take on each device; those that show one memory take it once."""
+def bytes_of_batch(
+    model: nn.Module, devices: Sequence[torch.device], given: Iterable[Any]
+) -> tuple[int, ...]:
+    """Return what is given beside a model's own tensors takes on each device: each memory once."""
+    own = {id(tensor) for _, tensor in named_tensors(model)}
+    tensors = (one for one in given if isinstance(one, torch.Tensor) and id(one) not in own)
     parts = [part for tensor in tensors for part in plain_parts(tensor)]
     memories = {t.untyped_storage().data_ptr(): t for t in parts}.values()
     sizes = [(t.device, whole(t.untyped_storage().nbytes())) for t in memories]

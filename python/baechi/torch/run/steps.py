@@ -30,7 +30,7 @@ from baechi.torch.run import executor
 from baechi.torch.run.away import tensors_of
 from baechi.torch.run.backend import bring_together, weakly
 from baechi.torch.run.calls import Classes, with_own_code
-from baechi.torch.run.footprint import Walk, beside, bytes_on
+from baechi.torch.run.footprint import Walk, bytes_of_batch
 from baechi.torch.run.joint import Joint, plain
 from baechi.torch.run.marks import devices_of, keys_in
 from baechi.torch.run.mini_batch import parts_of, samples_in
@@ -284,8 +284,8 @@ class Steps:
             for one, slot in pairs
             if not one.gradient and one.place < count
         }
-        batch = beside(self.model, given.values())
-        return Walk(program, frozenset(given), bytes_on(self.placement.devices, batch))
+        batch = bytes_of_batch(self.model, self.placement.devices, given.values())
+        return Walk(program, frozenset(given), batch)
 
     def _shared(self, group: Sequence[tuple[Any, ...]]) -> frozenset[int]:
         """Return the inputs that all micro-batches have in common."""
