@@ -88,14 +88,10 @@ class Checkpoint(Source):
             else:
                 state[name] = torch.empty(known.size, dtype=known.properties.dtype)
         planner = dcp.DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        with warnings.catch_warnings():
+        with _saying(f"{self.folder} cannot be read"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it reads in one process
-            try:
-                reader = dcp.FileSystemReader(self.folder)
-                dcp.load(state, storage_reader=reader, planner=planner, no_dist=True)
-            except dcp.CheckpointException as error:
-                first = next(iter(error.failures.values()))[0]
-                raise InputError(f"{self.folder} cannot be read: {first}") from error
+            reader = dcp.FileSystemReader(self.folder)
+            dcp.load(state, storage_reader=reader, planner=planner, no_dist=True)
         return state
 
     def optimizer_state(self, names: Iterable[str]) -> dict[str, Any]:
@@ -156,15 +152,15 @@ def to_write(folder: Path, state: Mapping[str, Any], optimizer: Any) -> Parts:
 
 
 @contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Raise InputError that names the folder where the system refuses to write."""
+def _saying(what: str) -> Iterator[None]:
+    """Raise InputError that begins with what cannot be done where the system refuses it."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{folder}: cannot write a checkpoint: {error}") from error
+        raise InputError(f"{what}: {error}") from error
     except dcp.CheckpointException as error:
         first = next(iter(error.failures.values()))[0]
-        raise InputError(f"{folder}: cannot write a checkpoint: {first}") from error
+        raise InputError(f"{what}: {first}") from error
 
 
 def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> None:
@@ -172,7 +168,7 @@ def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> No
     state: dict[str, Any] = {"model": model}
     if optimizer is not None:
         state[_OPTIMIZER] = optimizer
-    with _writing(folder), warnings.catch_warnings():
+    with _saying(f"{folder}: cannot write a checkpoint"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that one process writes
         writer = dcp.FileSystemWriter(folder)
         dcp.save(state, storage_writer=writer, process_group=group, no_dist=group is None)
@@ -180,7 +176,7 @@ def write(folder: Path, model: dict[str, Any], optimizer: Any, group: Any) -> No
 
 def write_beside(folder: Path, plan: Plan | None, processes: int, parts: Parts) -> None:
     """Write the plan, the versions, and what weights that have parts are made of."""
-    with _writing(folder):
+    with _saying(f"{folder}: cannot write a checkpoint"):
         folder.mkdir(parents=True, exist_ok=True)
     versions = {"baechi": __version__, "torch": torch.__version__}
     about = {**versions, "processes": processes, "kinds": parts.kinds}
