@@ -107,7 +107,9 @@ class Together(TorchFunctionMode):
             with mode:  # dynamo allows that inside of a checkpoint if it was done before
                 pass
             return func(run, *args[1:], **given)
-        if self.away is not None and func not in LEFT_ALONE and func not in GRADIENTS:
+        found = devices_in((*args, *kwargs.values()), [])
+        is_away = self.away is not None and _CPU in found
+        if is_away and func not in LEFT_ALONE and func not in GRADIENTS:
             if self.changes_what_is_away(func, args, kwargs):
                 result = func(*(here := moved((args, kwargs), _CPU, self.devices))[0], **here[1])
                 if not torch.compiler.is_compiling():
@@ -115,6 +117,7 @@ class Together(TorchFunctionMode):
                 is_changed = any(result is value for value in (*args[:1], *kwargs.values()))
                 return result if is_changed else moved(result, self.away, {_CPU})
             args, kwargs = self.with_weights(func, args, kwargs)
+            found = devices_in((*args, *kwargs.values()), [])
         if func is torch.Tensor.to:
             args, kwargs = self.without_move(args, kwargs)
             return func(*args, **kwargs)
@@ -122,12 +125,15 @@ class Together(TorchFunctionMode):
             args = (args[0], moved(args[1], _CPU, self.devices), *args[2:])
         if func is torch.Tensor.register_hook and not torch.compiler.is_compiling():
             return func(args[0], _Hook(self.devices, args[1] if args[1:] else kwargs["hook"]))
-        if not self.is_apart(args, kwargs) or func in LEFT_ALONE:
+        if len([d for d in found if d in self.devices]) < 2 or func in LEFT_ALONE:
             return func(*args, **kwargs)
         if func in GRADIENTS:
             return func(*self.with_gradients(func, args, kwargs), **kwargs)
         device = self.device_for(func, args, kwargs)
-        brought = moved((args, kwargs), device, self.devices)
+        brought = (
+            _on(args, device, self.devices),
+            {name: _on(value, device, self.devices) for name, value in kwargs.items()},
+        )
         result = func(*brought[0], **brought[1])
         if not torch.compiler.is_compiling():
             give_back((args, kwargs), brought)
@@ -184,18 +190,6 @@ class Together(TorchFunctionMode):
         elif isinstance(func, torch._ops.OpOverload):
             changed += [args[i] for i in written_by(func) if i < len(args)]
         return changed
-
-    def is_apart(self, args: Any, kwargs: Any) -> bool:
-        """Tell whether tensors are on several devices of the plan."""
-        first: torch.device | None = None
-        for tensor in read_by(args, kwargs):
-            device = tensor.device
-            if device in self.devices:
-                if first is None:
-                    first = device
-                elif device != first:
-                    return True
-        return False
 
     def device_for(self, func: Any, args: Any, kwargs: Any) -> torch.device | None:
         """Return the device of what a function changes, else of the first tensor that it reads."""
@@ -289,6 +283,28 @@ def give_back(given: tuple[Any, Any], brought: tuple[Any, Any]) -> None:
             a.copy_(b)
 
 
+def devices_in(values: Iterable[Any], found: list[torch.device]) -> list[torch.device]:
+    """Add the devices of the tensors among values, and in lists and tuples among these."""
+    for value in values:  # dynamo follows a loop sooner than generators
+        if isinstance(value, torch.Tensor):
+            if value.device not in found:
+                found.append(value.device)
+        elif isinstance(value, (list, tuple)):
+            devices_in(value, found)
+    return found
+
+
+def _on(value: Any, device: torch.device | None, among: frozenset[torch.device]) -> Any:
+    """Return what `moved` does; dynamo follows it sooner for what most functions are given."""
+    if isinstance(value, torch.Tensor):
+        return value if value.device == device or value.device not in among else sent(value, device)
+    if type(value) is list:
+        return [_on(item, device, among) for item in value]
+    if type(value) is tuple:
+        return tuple([_on(item, device, among) for item in value])
+    return moved(value, device, among)
+
+
 def read_by(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors among arguments, and in lists and tuples among these."""
     for value in (*args, *kwargs.values()):
@@ -300,7 +316,6 @@ def read_by(args: Iterable[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tenso
 
 for _function in (
     Together.__torch_function__,
-    Together.is_apart,
     Together.device_for,
     Together.with_weights,
     Together.changes_what_is_away,
