@@ -104,12 +104,15 @@ class Placed:
 
     def _where(self, homes: Mapping[str, int]) -> Homes:
         """Return where weights are, and where modules run whose weights are away."""
-        runs_on, placement = self._runs_on, self._placement
+        placement, read_on = self._placement, dict[str, torch.device]()
         for name, home in homes.items():
-            if home == placement.away.store:
+            is_away = home == placement.away.store
+            if is_away or name in self.planned.step.tied:
                 at = placement.of_module(name.rpartition(".")[0])
-                runs_on[name] = placement.accelerators[0] if at is None else self._devices[at]
-        return Homes(self.model, {n: self._devices[i] for n, i in homes.items()}, runs_on)
+                device = placement.accelerators[0] if at is None else self._devices[at]
+                (self._runs_on if is_away else read_on)[name] = device
+        where = {name: self._devices[home] for name, home in homes.items()}
+        return Homes(self.model, where, self._runs_on, read_on)
 
     def _made_steps(self) -> Steps | None:
         count = self.planned.micro_batches

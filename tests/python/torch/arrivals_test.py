@@ -42,15 +42,29 @@ def placed_apart(model: nn.Module, labels: int, **more: Any) -> Any:
     return baechi.torch.place(model, labelled(), plan=made, verbose=False, **how)
 
 
+class Tied(nn.Module):
+    """Has a head whose weight is that of its first module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.last.weight = self.first.weight
+
+    forward = Labelled.forward
+
+
 def gradients_of(model: nn.Module) -> list[torch.Tensor]:
     return [weight.grad.cpu() for weight in model.parameters() if weight.grad is not None]
 
 
 @pytest.mark.parametrize("home", ["cpu", "sim:0", "sim:1"])
 @pytest.mark.parametrize("micro_batches", [None, 2])
-def test_labels_come_to_the_loss_that_reads_them(home: str, micro_batches: int | None) -> None:
+@pytest.mark.parametrize("kind", [Labelled, Tied])
+def test_labels_come_to_the_loss_that_reads_them(
+    home: str, micro_batches: int | None, kind: Any
+) -> None:
     torch.manual_seed(0)
-    model = Labelled().double()
+    model = kind().double()
     plain, given = copy.deepcopy(model), labelled()
     expected = plain(**given)
     expected.backward()

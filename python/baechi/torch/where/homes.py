@@ -19,7 +19,8 @@ class Homes:
     """Where each parameter and buffer of a model lives; `move` and `move_back` bring them there.
 
     Parameters and buffers keep their identity. Those that share memory share a device. What is
-    away is on the host, in pinned memory, and modules run where ``runs_on`` says.
+    away is on the host, in pinned memory, and modules run where ``runs_on`` says; other modules run
+    where their weights are, or where ``read_on`` has those that are another's, too.
     """
 
     def __init__(
@@ -27,17 +28,19 @@ class Homes:
         model: nn.Module,
         device_of: Mapping[str, torch.device],
         runs_on: Mapping[str, torch.device] | None = None,
+        read_on: Mapping[str, torch.device] | None = None,
     ) -> None:
         self.model = model
         self.device_of = dict(device_of)
         self.runs_on = dict(runs_on or {})  # by the name of what is away
+        self._run_on = {**(read_on or {}), **self.runs_on}
         self._before: list[tuple[torch.Tensor, torch.device]] = []
 
     def of_module(self, module: nn.Module, path: str) -> torch.device | None:
         """Return the device of a module's own weights; None where it has none."""
         for own, _ in own_tensors(module):
             name = f"{path}.{own}" if path else own
-            device = self.runs_on.get(name, self.device_of.get(name))
+            device = self._run_on.get(name, self.device_of.get(name))
             if device is not None:
                 return device
         return None
