@@ -53,7 +53,7 @@ ALLOWED = {
     "plan/residency": "base graph cluster cost schedule simulate verify bounds plan/request "
     "plan/attempt plan",
     "plan/steps": "base graph cost schedule simulate optimize verify bounds place/pipeline "
-    "plan/request plan/fit plan/attempt plan plan/recompute plan/residency",
+    "plan/request plan/fit plan/attempt plan/search plan plan/recompute plan/residency",
     "study": f"base graph cluster cost schedule simulate {PLAN}",
     "io/text": "base cluster",
     "options": f"base {PLAN} io/text",

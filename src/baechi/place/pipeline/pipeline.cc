@@ -30,7 +30,8 @@ class Planner {
       : step_(step),
         cluster_(step.step.cluster()),
         options_(options),
-        search_(cluster_, step.unrolled.micro_batches, options.work, options.cancel),
+        search_(cluster_, step.unrolled.micro_batches,
+                {.work = options.work, .cancel = options.cancel, .to_beat = options.to_beat}),
         simulator_(step.step) {}
 
   void divide() {

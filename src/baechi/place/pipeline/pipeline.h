@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "baechi/base/cancel.h"
+#include "baechi/base/units.h"
 #include "baechi/cost/cost_model.h"
 #include "baechi/graph/unroll.h"
 #include "baechi/place/pipeline/named.h"
@@ -26,6 +28,7 @@ struct MicroBatchedStep {
 struct PipelineOptions {
   std::int64_t work = 3'000'000;  // parts of micro-batches that the search plays
   const CancelFlag* cancel = nullptr;
+  std::optional<Time> to_beat = {};  // another step: stages far behind it are not searched further
   // The stages of a named schedule, instead of those that it would make: operators of the
   // micro-batch by device. With an order, in words of in_words(), that runs instead.
   const Placement* expert = nullptr;

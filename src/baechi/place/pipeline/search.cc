@@ -59,13 +59,14 @@ bool has_loops(const IdVector<StageId, DeviceId>& device, Loop loop) {
 
 }  // namespace
 
-StageSearch::StageSearch(const Cluster& cluster, std::uint32_t micro_batches, std::int64_t work,
-                         const CancelFlag* cancel)
+StageSearch::StageSearch(const Cluster& cluster, std::uint32_t micro_batches,
+                         const StageSearchOptions& options)
     : cluster_(&cluster),
       micro_batches_(micro_batches),
-      work_(work),
-      all_work_(work),
-      cancel_(cancel),
+      work_(options.work),
+      all_work_(options.work),
+      cancel_(options.cancel),
+      to_beat_(options.to_beat),
       player_(cluster) {
   for (const DeviceId device : cluster.devices()) room_.push_back(cluster[device].capacity);
 }
@@ -220,7 +221,14 @@ void StageSearch::refine() {
     };
     if (std::none_of(best_.begin(), best_.end(), same)) keep(std::move(pipeline));
   }
-  shake();
+  if (!is_far_behind()) shake();
+}
+
+// More than shaking makes up for.
+bool StageSearch::is_far_behind() const {
+  constexpr std::int64_t kPercent = 106;
+  return to_beat_.has_value() && !best_.empty() &&
+         best_.front().worth.makespan.count() / kPercent > to_beat_->count() / 100;
 }
 
 // One border of one of the best moves anywhere near, and those beside it follow.

@@ -28,11 +28,16 @@ struct Pipeline {
   Worth worth;
 };
 
+struct StageSearchOptions {
+  std::int64_t work = 0;  // how many parts of micro-batches it may play
+  const CancelFlag* cancel = nullptr;
+  std::optional<Time> to_beat = {};  // what is far behind is not shaken
+};
+
 class StageSearch {
  public:
-  // `work`: how many parts of micro-batches it may play.
-  StageSearch(const Cluster& cluster, std::uint32_t micro_batches, std::int64_t work,
-              const CancelFlag* cancel);
+  StageSearch(const Cluster& cluster, std::uint32_t micro_batches,
+              const StageSearchOptions& options);
 
   // Divisions of these blocks for all orders of devices, each with its best rule. The blocks must
   // outlive what is found.
@@ -64,6 +69,7 @@ class StageSearch {
   void try_order(const Blocks& blocks, const class RunCosts& costs,
                  const std::vector<DeviceId>& order);
   void shake();
+  bool is_far_behind() const;
   bool move_borders(Pipeline& pipeline, std::size_t first, std::size_t last);
   bool better_by_moving(Pipeline& pipeline, StageId stage, std::int64_t blocks);
   std::optional<Pipeline> moved(const Pipeline& pipeline, StageId stage, std::int64_t blocks);
@@ -74,6 +80,7 @@ class StageSearch {
   const std::int64_t all_work_;
   bool eager_ = false, lacked_room_ = false;
   const CancelFlag* cancel_;
+  const std::optional<Time> to_beat_;
   Player player_;
   IdVector<DeviceId, Bytes> room_;
   std::vector<Pipeline> best_;

@@ -90,9 +90,9 @@ void StageGraph::add_wires(const Blocks& blocks, const Division& division) {
   std::vector<LastReader> readers;
   for (const Wire& wire : blocks.wires()) {
     const Phase phase = wire.from.phase;
-    const PartId from = part(division.stage_of[wire.from.block], phase);
+    const StageId stage = division.stage_of[wire.from.block];
     const bool within = std::all_of(wire.to.begin(), wire.to.end(), [&](const BlockPart& to) {
-      return part(division.stage_of[to.block], to.phase) == from;
+      return to.phase == phase && division.stage_of[to.block] == stage;
     });
     if (!within) {
       add_wire(wire, division, readers, holding);
@@ -124,22 +124,22 @@ void StageGraph::add_wire(const Wire& wire, const Division& division, std::vecto
   for (const BlockPart& reader : wire.to) {
     const PartId to = part(division.stage_of[reader.block], reader.phase);
     const DeviceId device = parts_[to].device;
-    if (wire.control || device == home) {
-      follow(from, to);
-    } else {
-      std::vector<PartId>& readers = message_to(from, device).readers;
-      if (std::find(readers.begin(), readers.end(), to) == readers.end()) {
-        readers.push_back(to);
-        ++parts_[to].waits_for;
-      }
-    }
     const auto known = std::ranges::find(last, device, &LastReader::device);
-    if (known == last.end())
-      last.push_back({device, to, reader.block});
-    else if (known->part == to)
+    if (known != last.end() && known->part == to) {
       known->block = Holding::last(reader.phase, known->block, reader.block);
+      continue;
+    }
+    const bool sent = !wire.control && device != home;
+    const std::uint32_t message =
+        !sent ? 0 : (known != last.end() ? known->message : message_to(from, device));
+    if (sent)
+      read(message, to);
+    else
+      follow(from, to);
+    if (known == last.end())
+      last.push_back({device, to, reader.block, message});
     else if (later(parts_[to], parts_[known->part]))
-      *known = {device, to, reader.block};
+      *known = {device, to, reader.block, message};
   }
   if (wire.control) return;
   const auto give_back = [&](const LastReader& reader) {
@@ -153,7 +153,7 @@ void StageGraph::add_wire(const Wire& wire, const Division& division, std::vecto
       if (!wire.to_end) give_back(reader);
       continue;
     }
-    StageMessage& message = message_to(from, reader.device);
+    StageMessage& message = messages_[reader.message];
     message.size = side_by_side_ ? std::max(message.size, wire.largest) : message.size + wire.bytes;
     if (wire.to_end) {
       per_step_[reader.device].held += wire.bytes * micro_batches_;
@@ -175,12 +175,20 @@ void StageGraph::follow(PartId from, PartId to) {
   ++parts_[to].waits_for;
 }
 
-StageMessage& StageGraph::message_to(PartId from, DeviceId to) {
+void StageGraph::read(std::uint32_t message, PartId to) {
+  std::vector<PartId>& readers = messages_[message].readers;
+  if (std::find(readers.begin(), readers.end(), to) != readers.end()) return;
+  readers.push_back(to);
+  ++parts_[to].waits_for;
+}
+
+std::uint32_t StageGraph::message_to(PartId from, DeviceId to) {
   for (const std::uint32_t number : parts_[from].messages)
-    if (messages_[number].to == to) return messages_[number];
-  parts_[from].messages.push_back(static_cast<std::uint32_t>(messages_.size()));
+    if (messages_[number].to == to) return number;
+  const auto number = static_cast<std::uint32_t>(messages_.size());
+  parts_[from].messages.push_back(number);
   messages_.push_back({.to = to, .size = {}, .held = {}, .readers = {}});
-  return messages_.back();
+  return number;
 }
 
 void StageGraph::find_depths() {

@@ -83,12 +83,14 @@ class StageGraph {
     DeviceId device;
     PartId part;
     BlockId block;
+    std::uint32_t message;  // to a device other than the wire's
   };
   struct Holding;
   void add_wire(const Wire& wire, const Division& division, std::vector<LastReader>& last,
                 Holding& holding);
   void follow(PartId from, PartId to);
-  StageMessage& message_to(PartId from, DeviceId to);
+  void read(std::uint32_t message, PartId to);
+  std::uint32_t message_to(PartId from, DeviceId to);
   void find_depths();
 
   std::uint32_t micro_batches_;

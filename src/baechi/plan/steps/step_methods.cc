@@ -31,10 +31,14 @@ bool for_several(const PlanRequest& request) {
   return request.method == "auto" || request.method == "all" || places_in_stages(request.method) ||
          follows_order(request);
 }
+bool for_auto(const PlanRequest& request) {
+  return request.method == "auto" && for_any_step(request);
+}
 
 constexpr StepMethod kStepMethods[] = {
     {.name = "unrolled", .asked = for_any_step, .run = place_unrolled, .whole_step = true},
     {.name = "replayed", .asked = for_any_step, .run = replay_micro_batch},
+    {.name = "cut", .asked = for_auto, .run = cut_step},
     {.name = "in stages", .asked = for_several, .run = place_in_stages},
 };
 
@@ -230,6 +234,7 @@ StepAnswer place_in_stages(const StepProblem& problem) {
   const MicroBatchedStep step{problem.micro_batch, problem.step, problem.costs};
   PipelineOptions options{.work = {},
                           .cancel = problem.request.place.cancel,
+                          .to_beat = problem.to_beat,
                           .expert = nullptr,
                           .order = problem.request.place.expert_order};
   const StepPlacer own{.name = "expert", .summary = "as the user says"};

@@ -21,6 +21,7 @@ struct StepProblem {
   const Unrolled& step;
   const CostModel& costs;  // of step.graph
   const PlanRequest& request;
+  std::optional<Time> to_beat = {};  // the shortest step so far
 };
 
 // What one of them found, the best first looked at by its simulated step time.
@@ -51,6 +52,9 @@ StepAnswer place_unrolled(const StepProblem& problem);
 // Stages, and an order of all micro-batches through them: `pipeline`, and named schedules beside it
 // where they are asked for.
 StepAnswer place_in_stages(const StepProblem& problem);
+
+// Of a large step: cuts of all of it, with orders by the longest way to the end.
+StepAnswer cut_step(const StepProblem& problem);
 
 // Placements of one micro-batch, each under a few orders of the step: micro-batches one after the
 // other, backward or forward first, and at most so many at a time.

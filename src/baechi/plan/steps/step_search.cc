@@ -27,6 +27,8 @@ namespace {
 constexpr const char* kStoppedSearch =
     "you stopped the search: this is the best of what it had found, another run may find more";
 
+constexpr double kLastResort = 0.5;  // of the budget
+
 template <class T>
 void append(std::vector<T>& to, std::vector<T> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
@@ -131,7 +133,14 @@ class StepSearch {
     StepAnswer answer;
     try {
       throw_if_cancelled(cancel);
-      answer = method.run(problem_);
+      PlanRequest request = problem_.request;
+      if (last_resort) {  // the others have spent most of it
+        request.budget_to_fit = request.budget;
+        request.budget = request.budget.part(kLastResort);
+      }
+      StepProblem problem{micro_batch_, problem_.step, costs_, request};
+      if (best_.has_value()) problem.to_beat = best_->makespan;
+      answer = method.run(problem);
     } catch (const Cancelled&) {  // anytime: what was found before stays
       if (!best_.has_value()) throw;
       stopped_ = true;

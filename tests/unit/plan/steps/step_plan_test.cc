@@ -141,6 +141,8 @@ TEST_CASE("micro-batches: a long step is searched as a whole only if nothing els
   CHECK(std::ranges::count(many, "m-etf") == 0);
   CHECK(std::ranges::count(many, "replayed m-etf") == 1);
   CHECK(std::ranges::count(many, "pipeline") == 1);
+  CHECK(std::ranges::count(few, "cut") == 0);
+  CHECK(std::ranges::count(many, "cut") == 1);
 
   StepRequest request = request_for({600});
   request.search.suggest = false;
