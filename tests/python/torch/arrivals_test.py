@@ -109,6 +109,23 @@ def Twice(self: Any, x: torch.Tensor, others: list[torch.Tensor]) -> Any:
     return self.linear(x).sum() + (first.exp().sum() if first is second else second.sum())
 
 
+@pytest.mark.parametrize("home", ["cpu", "sim:0"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_a_model_changes_goes_back_without_gradients(home: str, mode: Any) -> None:
+    with machine():
+        model = Labelled().double()
+        placed = placed_apart(model, labels=1)
+        with mode():
+            batch = labelled(home)
+            model(**batch)
+        assert batch["labels"].tolist() == [4, 2, 5, 2]
+        wrong = {**labelled(home), "x": torch.zeros(4, 7, device=home).double()}
+        with pytest.raises(RuntimeError, match="4x7 and 8x8"):
+            model(**wrong)
+        assert placed.left_out == []
+        placed.restore()
+
+
 @pytest.mark.parametrize("micro_batches", [None, 2])
 def test_what_is_in_a_batch_twice_stays_one(micro_batches: int | None) -> None:
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ import re
 import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from baechi.torch.where.drawn import Calls
 _NUMBERS = itertools.count()
 _log = logging.getLogger(__name__)
 _DYNAMO = logging.getLogger("torch._dynamo.convert_frame")
+_OURS = str(Path(__file__).parents[1])
 _PLACE = re.compile(r'File "(.*)", line (\d+), in')  # of the user's code, in an error of dynamo's
 
 
@@ -149,18 +151,19 @@ class Listening(logging.Filter):
         _DYNAMO.addFilter(self)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """End."""
+    def __exit__(self, kind: object, *error: object) -> None:
+        """End; behind an error, which is the model's own, nothing was left out."""
         _DYNAMO.removeFilter(self)
+        if kind is None:
+            self._said += self.new
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether a record is none of ours; note what ours says."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None or threading.get_ident() != self._thread:
             return True
-        places = [f" ({file}:{line})" for file, line in _PLACE.findall(str(error))]
-        why = kind_and_line(error) + (places or [""])[-1]
-        if why not in self._said:
-            self._said.append(why)
+        found = [place for place in _PLACE.findall(str(error)) if not place[0].startswith(_OURS)]
+        why = kind_and_line(error) + "".join(f" ({file}:{line})" for file, line in found[-1:])
+        if why not in (*self._said, *self.new):
             self.new.append(why)
         return False

@@ -126,7 +126,7 @@ class Brought:
             return
         self._was[id(now)] = now, before
         if isinstance(before, torch.Tensor):
-            if not before.requires_grad and not before.is_inference():
+            if not before.requires_grad and not now.is_inference():
                 self._tensors.append((before, now, now._version))
             return
         self._containers.append((before, now))
