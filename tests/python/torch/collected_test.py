@@ -24,6 +24,7 @@ from places import (
     homes_of,
     machine,
     placed,
+    placed_at_random,
     rows,
     same,
     virtual_ns,
@@ -209,6 +210,40 @@ def test_a_step_trains_as_its_parts_do(build: Callable[[], nn.Module]) -> None:
         wrong, steps, _ = compared(build, seed)
         assert wrong == ""
         assert steps.by_calls == ""
+
+
+class Halves(Branches):
+    """Changes its batch in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.mul_(0.5))
+
+
+def masking_loss(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    targets[targets == 0] = -100
+    return loss_of(output, targets)
+
+
+@pytest.mark.parametrize(("host", "home"), [("", "sim:1"), ("+host", "cpu")])
+def test_each_micro_batch_changes_its_own_part_of_a_batch(host: str, home: str) -> None:
+    torch.manual_seed(1)
+    model, x, y = Halves().double(), rows(1, 9), targets(1, 9)
+    twin, given = copy.deepcopy(model), (x.clone(), y.clone())
+    example = (x.clone(), 1, host)
+    how: dict[str, Any] = {"loss": masking_loss, "targets": y.clone(), "micro_batches": 3}
+    for a, b in zip(x.split(3), y.split(3), strict=True):
+        (masking_loss(twin(a), b) / 3).backward()
+    with machine():
+        placed = placed_at_random(model, *example, **how)
+        there = [tensor.to(home) for tensor in given]
+        placed.step(*there)
+        for tensor, changed in zip(there, (x, y), strict=True):
+            assert torch.equal(tensor.cpu(), changed)
+        for weight, other in zip(model.parameters(), twin.parameters(), strict=True):
+            assert weight.grad is not None
+            torch.testing.assert_close(weight.grad.cpu(), other.grad)
+        assert placed.left_out == []
+        placed.restore()
 
 
 def test_a_step_is_one_program_of_all_its_micro_batches() -> None:

@@ -422,8 +422,7 @@ def faults(_: Path) -> dict[str, str]:
     case = FROZEN
     torch.manual_seed(rank)
     said["weights"] = said_by(lambda: placed_at_random(case, Frozen().double(), built(case)[1:]))
-    model, *batch = built(case)
-    x, targets = batch
+    _, *batch = model, x, targets = built(case)
     known = vars(planning)["__version__"]
     vars(planning)["__version__"] = f"0.{rank}"
     said["versions"] = said_by(lambda: placed_at_random(case, model, batch))
@@ -481,6 +480,7 @@ def faults(_: Path) -> dict[str, str]:
     changes.load_state_dict(built(case)[0].state_dict())
     changes.model(again := x.clone())
     said["called to change"] = f"{again.sum():.9f}"
+    said["changes"] = said_by(lambda: changes.step(again, targets))
     counts = placed_at_random(case, Counts().double(), batch)
     said["counts"] = said_by(lambda: counts.step(x, targets))
     breaks = placed_at_random(case, Breaks().double(), batch)

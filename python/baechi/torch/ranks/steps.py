@@ -65,9 +65,8 @@ class RankSteps(Steps):
             programs = [self._program_of(found, group) for found, group, _ in groups]
             facts["program"] = " ".join(program.digest for program in programs)
             given = [value for _, group, _ in groups for args in group for value in args]
-            others = placement.others_of(given, (inputs, targets))
-            facts[READ] = facts_of(others)
-            self._check_unchanged(groups, others)
+            facts[READ] = facts_of(placement.others_of(given, (inputs, targets)))
+            self._check_unchanged(groups)
         self.last, losses, error = [], list[torch.Tensor](), None
         for one, part in zip(groups, programs, strict=True):
             run = functools.partial(self._run_group, *one, scale) if error is None else list[Any]
@@ -76,16 +75,16 @@ class RankSteps(Steps):
             self.last = [*self.last, part]
         return self._ended(losses, groups, error, scaler)
 
-    def _check_unchanged(self, groups: list[Group], others: Sequence[torch.Tensor]) -> None:
+    def _check_unchanged(self, groups: list[Group]) -> None:
         """Raise InputError where one rank alone would have what becomes of a tensor."""
-        read = {id(tensor): tensor for tensor in others}
         for found, group, _ in groups:
             for place in found.joint.mutated:
-                if (changed := read.get(id(group[0][place]))) is not None:
+                if id(changed := group[0][place]) not in self.weights.names:
                     raise InputError(
-                        f"{type(self.model).__name__} changes a tensor of shape "
-                        f"{tuple(changed.shape)} in place, which is no buffer of it, so that one "
-                        "rank would have its new values: register it as a buffer"
+                        f"{type(self.model).__name__} or the loss changes a tensor of shape "
+                        f"{tuple(changed.shape)} in place, which is no buffer of the model, so "
+                        "that one rank would have its new values: register it as a buffer, or "
+                        "change a copy of what is of the batch"
                     )
 
     def _give(self, weight: torch.Tensor, gradient: torch.Tensor) -> None:

@@ -259,11 +259,15 @@ class Steps:
                     own.append(shares[output.part or 0])
             elif output.place in weights and output.place not in existing and value is not None:
                 self._give(weights[output.place], value)
+        made, wholes = dict(zip(parts.outputs, values, strict=True)), ((None, group[0]),)
         for i, place in joint.mutated.items():
-            if Output(place) not in parts.outputs:
+            is_own = Output(place, 0) in made
+            if not is_own and Output(place) not in made:
                 torch.autograd.graph.increment_version(group[0][i])  # the program wrote it
-            elif (new := values[parts.outputs.index(Output(place))]) is not None:
-                group[0][i].copy_(new)
+                continue
+            for part, args in enumerate(group) if is_own else wholes:
+                if (new := made[Output(place, part)]) is not None:
+                    args[i].copy_(new)
         if len({*own}) == 1 and sum(own) == 1.0:
             return [torch.stack(losses).mean() if losses[1:] else losses[0]]
         return [loss * share for loss, share in zip(losses, own, strict=True)]
@@ -336,7 +340,8 @@ class Steps:
         key = count, shared, existing
         if key not in found.programs:
             joint, placement = found.joint, self.placement
-            carried = joint.mutated
+            # What micro-batches have in common goes on from one to the next; each changes its own.
+            carried = {i: out for i, out in joint.mutated.items() if i in shared}
             gradients = [
                 i for i in range(joint.returned, len(joint.results)) if joint.results[i] is not None
             ]
